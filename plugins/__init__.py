@@ -1,0 +1,1 @@
+"""The plugins that ship with Plait. They have no power that a third party's plugin lacks."""
