@@ -1,0 +1,78 @@
+"""The calls that a plugin may answer. A step is the smallest unit: nothing here runs per token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from core.config import Config
+    from core.engine import Engine
+    from core.registry import Registries
+    from core.types import Request, RequestOutput, StepOutput, StepPlan
+
+PROJECT = "plait"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+OFFERING = ("register", "open_weights", "open_tokenizer")
+"""Hooks that every loaded plugin answers: they only offer something that a user may choose."""
+
+ACTING = (
+    "configure",
+    "engine_started",
+    "step_done",
+    "request_done",
+    "routes",
+    "engine_stopped",
+)
+"""Hooks that only plugins named in the configuration answer: they change or watch a run."""
+
+
+@hookspec
+def register(registries: Registries) -> None:
+    """Add components to the registries. Called in every process; import nothing heavy here."""
+
+
+@hookspec
+def configure(config: Config) -> None:
+    """Check or adjust the finished configuration. Raise UserError to refuse it."""
+
+
+@hookspec(firstresult=True)
+def open_weights(path: Path) -> Any:
+    """Return a weight source for the model at `path`, or None if its format is not yours."""
+
+
+@hookspec(firstresult=True)
+def open_tokenizer(path: Path) -> Any:
+    """Return a tokenizer for the model at `path`, or None if its format is not yours."""
+
+
+@hookspec
+def engine_started(engine: Engine) -> None:
+    """The engine is ready: weights loaded, cache allocated, graphs captured."""
+
+
+@hookspec
+def step_done(plan: StepPlan, output: StepOutput, seconds: float) -> None:
+    """One step is over, `seconds` after its launch. Called by the engine's process only."""
+
+
+@hookspec
+def request_done(request: Request, output: RequestOutput) -> None:
+    """A request finished or was aborted; `output` is the last that its caller sees."""
+
+
+@hookspec
+def routes(app: Any, engine: Any) -> None:
+    """Add HTTP routes to the Starlette `app` of the server."""
+
+
+@hookspec
+def engine_stopped(engine: Engine) -> None:
+    """The engine is closed: workers have ended and device memory is free."""

@@ -1,0 +1,270 @@
+"""Names to components: the tables through which a YAML file selects code."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+
+from core.errors import UserError
+
+if TYPE_CHECKING:
+    from core.interfaces import (
+        App,
+        Architecture,
+        AttentionBackend,
+        Executor,
+        Kernels,
+        LogitsProcessor,
+        Runner,
+        Sampler,
+        Scheduler,
+    )
+    from core.parallel.strategy import Sharding
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type[Any])
+
+
+@dataclass(frozen=True)
+class Provider:
+    """Who registers: a plugin's name, and the package, file or process that it comes from."""
+
+    plugin: str = ""
+    source: str = "this process"
+
+    def __str__(self) -> str:
+        return f"plugin {self.plugin!r} ({self.source})" if self.plugin else self.source
+
+
+_provider: ContextVar[Provider] = ContextVar("provider", default=Provider())  # noqa: B039
+
+
+@contextmanager
+def provided_by(provider: Provider) -> Iterator[None]:
+    """Attribute every registration made in the block to `provider`."""
+    token = _provider.set(provider)
+    try:
+        yield
+    finally:
+        _provider.reset(token)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One component under one name. A target given as a path is imported on first use."""
+
+    name: str
+    target: str | type[Any]
+    provider: Provider
+    summary: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """The target as "package.module:Class", whichever way it was given."""
+        if isinstance(self.target, str):
+            return self.target
+        return f"{self.target.__module__}:{self.target.__qualname__}"
+
+    def missing(self) -> list[str]:
+        """The needed import names that are not installed. Imports nothing."""
+        return [name for name in self.needs if not _installed(name)]
+
+
+class Registry(Generic[T]):
+    """The components of one kind.
+
+    >>> @samplers.register("greedy", summary="the most likely token")
+    ... class Greedy(Sampler): ...
+    >>> attention.register("flash", "my_package.flash:Flash", needs=("flash_attn",))
+    """
+
+    def __init__(self, kind: str, base: str | None = None, notes: Sequence[str] = ()) -> None:
+        """`kind` is the word for error messages; `base` is the path of the class to derive from.
+
+        `notes` is read when an error is raised: lines about plugins that did not load.
+        """
+        self.kind = kind
+        self._base = base
+        self._notes = notes
+        self._entries: dict[str, tuple[Entry, ...]] = {}
+
+    @overload
+    def register(
+        self, name: str, target: str, *, needs: Sequence[str] = (), summary: str = ""
+    ) -> None: ...
+    @overload
+    def register(
+        self, name: str, target: C, *, needs: Sequence[str] = (), summary: str = ""
+    ) -> C: ...
+    @overload
+    def register(
+        self, name: str, target: None = None, *, needs: Sequence[str] = (), summary: str = ""
+    ) -> Callable[[C], C]: ...
+    def register(
+        self, name: str, target: Any = None, *, needs: Sequence[str] = (), summary: str = ""
+    ) -> Any:
+        """Add a class, or the path "package.module:Class", under `name`; without one, decorate.
+
+        `needs` are import names that must be installed before the target is imported.
+        """
+        if target is None:
+            return lambda cls: self.register(name, cls, needs=needs, summary=summary)
+        if isinstance(target, str) and target.count(":") != 1:
+            raise ValueError(f"{self.kind} {name!r}: {target!r} is not 'package.module:Class'")
+        if isinstance(needs, str):
+            raise TypeError(f"{self.kind} {name!r}: needs=({needs!r},) takes a comma")
+        if not summary and isinstance(target, type):
+            summary = (target.__doc__ or "").strip().partition("\n")[0]
+        self.add(Entry(name, target, _provider.get(), summary, tuple(needs)))
+        return None if isinstance(target, str) else target
+
+    def add(self, entry: Entry) -> None:
+        """Add a finished entry. The same target again replaces its entry, so nothing doubles."""
+        others = [e for e in self._entries.get(entry.name, ()) if e.path != entry.path]
+        self._entries[entry.name] = (*others, entry)
+
+    def names(self) -> list[str]:
+        """Every registered name, sorted."""
+        return sorted(self._entries)
+
+    def entries(self) -> list[Entry]:
+        """Every entry by name; a name that two providers claim is there twice."""
+        return [entry for name in self.names() for entry in self._entries[name]]
+
+    def entry(self, name: str) -> Entry:
+        """The one entry called `name`. UserError if it is unknown or claimed more than once."""
+        found = self._entries.get(name, ())
+        if not found:
+            close = difflib.get_close_matches(name, self.names(), n=1)
+            hint = f"Did you mean {close[0]!r}? " if close else ""
+            names = ", ".join(self.names()) or "none"
+            self._refuse(f"no {self.kind} is called {name!r}. {hint}Registered: {names}.")
+        if len(found) > 1:
+            claims = " and ".join(str(e.provider) for e in found)
+            ways = " or ".join(f"-p no:{e.provider.plugin}" for e in found if e.provider.plugin)
+            self._refuse(
+                f"{self.kind} {name!r} is provided by {claims}. Switch one of them off: {ways}."
+            )
+        return found[0]
+
+    def get(self, name: str) -> type[T]:
+        """The class called `name`, imported now if it was registered by path.
+
+        UserError if the name is unknown or claimed twice, a needed package is missing, or the
+        target cannot be imported or is not a class of this kind.
+        """
+        entry = self.entry(name)
+        label = f"{self.kind} {name!r} of {entry.provider}"
+        if missing := entry.missing():
+            self._refuse(
+                f"{label} needs {', '.join(missing)}, which is not installed. "
+                f"Install it or choose another {self.kind}."
+            )
+        target = entry.target
+        if isinstance(target, str):
+            try:
+                with provided_by(entry.provider):
+                    target = load_path(target)
+            except Exception as error:
+                self._refuse(f"{label} cannot be imported: {entry.path}: {cause(error)}", error)
+        if not isinstance(target, type):
+            self._refuse(f"{label}: {entry.path} is {target!r}, not a class.")
+        if self._base and not issubclass(target, load_path(self._base)):
+            self._refuse(f"{label}: {entry.path} does not derive from {self._base}.")
+        return target
+
+    def _refuse(self, message: str, error: Exception | None = None) -> NoReturn:
+        raise UserError("\n".join([message, *self._notes])) from error
+
+
+class Registries:
+    """One registry of each kind, and the notes that their errors carry."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        interfaces = "core.interfaces:"
+        self.attention: Registry[AttentionBackend] = self._new(
+            "attention backend", interfaces + "AttentionBackend"
+        )
+        self.kernels: Registry[Kernels] = self._new("kernel set", interfaces + "Kernels")
+        self.sharding: Registry[Sharding] = self._new(
+            "sharding strategy", "core.parallel.strategy:Sharding"
+        )
+        self.partitions: Registry[Any] = self._new("partition")
+        self.quantization: Registry[Any] = self._new("quantization format")
+        self.samplers: Registry[Sampler] = self._new("sampler", interfaces + "Sampler")
+        self.processors: Registry[LogitsProcessor] = self._new(
+            "logits processor", interfaces + "LogitsProcessor"
+        )
+        self.schedulers: Registry[Scheduler] = self._new("scheduler", interfaces + "Scheduler")
+        self.runners: Registry[Runner] = self._new("runner", interfaces + "Runner")
+        self.executors: Registry[Executor] = self._new("executor", interfaces + "Executor")
+        self.apps: Registry[App] = self._new("app", interfaces + "App")
+        self.models: Registry[Architecture] = self._new("model", interfaces + "Architecture")
+        self.sources: Registry[Any] = self._new("weight source")
+
+    def _new(self, kind: str, base: str | None = None) -> Registry[Any]:
+        return Registry(kind, base, self.notes)
+
+    def all(self) -> dict[str, Registry[Any]]:
+        """Every registry by its attribute's name."""
+        return {name: r for name, r in vars(self).items() if isinstance(r, Registry)}
+
+    def snapshot(self) -> Mapping[str, Mapping[str, tuple[Entry, ...]]]:
+        """What is registered now, for `restore`."""
+        return {name: dict(registry._entries) for name, registry in self.all().items()}
+
+    def restore(self, snapshot: Mapping[str, Mapping[str, tuple[Entry, ...]]]) -> None:
+        """Forget every registration made since the snapshot."""
+        for name, registry in self.all().items():
+            registry._entries = dict(snapshot[name])
+
+
+def load_path(path: str) -> Any:
+    """Import "package.module:attribute"."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def cause(error: BaseException) -> str:
+    """An exception in one line, for a sentence about somebody's mistake."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _installed(name: str) -> bool:
+    top, *rest = name.split(".")
+    try:
+        spec = find_spec(top)
+    except ValueError:  # a module put into sys.modules by hand has no spec
+        return True
+    for part in rest:
+        # find_spec on a dotted name would import the parent, which may be heavy
+        if spec is None or spec.submodule_search_locations is None:
+            return False
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    return spec is not None
+
+
+registries = Registries()
+attention = registries.attention
+kernels = registries.kernels
+sharding = registries.sharding
+partitions = registries.partitions
+quantization = registries.quantization
+samplers = registries.samplers
+processors = registries.processors
+schedulers = registries.schedulers
+runners = registries.runners
+executors = registries.executors
+apps = registries.apps
+models = registries.models
+sources = registries.sources
