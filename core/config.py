@@ -43,7 +43,7 @@ class ModelConfig:
     generation_config: str = field(
         default="auto",
         metadata={
-            "help": "sampling defaults: auto (the checkpoint's generation_config.json), none, a path"
+            "help": "sampling defaults: auto (generation_config.json), none, or the path of a file"
         },
     )
     config: dict[str, Any] = field(

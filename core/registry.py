@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from core.errors import UserError
+from core.importing import cause, installed, load_path
 
 if TYPE_CHECKING:
     from core.interfaces import (
@@ -38,6 +36,7 @@ class Provider:
 
     plugin: str = ""
     source: str = "this process"
+    handle: str = ""  # the word that switches it off: -p no:HANDLE
 
     def __str__(self) -> str:
         return f"plugin {self.plugin!r} ({self.source})" if self.plugin else self.source
@@ -75,7 +74,7 @@ class Entry:
 
     def missing(self) -> list[str]:
         """The needed import names that are not installed. Imports nothing."""
-        return [name for name in self.needs if not _installed(name)]
+        return [name for name in self.needs if not installed(name)]
 
 
 class Registry(Generic[T]):
@@ -149,7 +148,7 @@ class Registry(Generic[T]):
             self._refuse(f"no {self.kind} is called {name!r}. {hint}Registered: {names}.")
         if len(found) > 1:
             claims = " and ".join(str(e.provider) for e in found)
-            ways = " or ".join(f"-p no:{e.provider.plugin}" for e in found if e.provider.plugin)
+            ways = " or ".join(f"-p no:{e.provider.handle}" for e in found if e.provider.handle)
             self._refuse(
                 f"{self.kind} {name!r} is provided by {claims}. Switch one of them off: {ways}."
             )
@@ -227,31 +226,20 @@ class Registries:
         for name, registry in self.all().items():
             registry._entries = dict(snapshot[name])
 
+    def of(self, provider: Provider) -> list[tuple[str, Entry]]:
+        """What `provider` registered: (attribute name of the registry, entry)."""
+        return [
+            (n, e) for n, r in self.all().items() for e in r.entries() if e.provider == provider
+        ]
 
-def load_path(path: str) -> Any:
-    """Import "package.module:attribute"."""
-    module, _, attribute = path.partition(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def cause(error: BaseException) -> str:
-    """An exception in one line, for a sentence about somebody's mistake."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _installed(name: str) -> bool:
-    top, *rest = name.split(".")
-    try:
-        spec = find_spec(top)
-    except ValueError:  # a module put into sys.modules by hand has no spec
-        return True
-    for part in rest:
-        # find_spec on a dotted name would import the parent, which may be heavy
-        if spec is None or spec.submodule_search_locations is None:
-            return False
-        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
-    return spec is not None
+    def forget_plugins(self) -> None:
+        """Keep only what this process registered itself, outside any plugin."""
+        self.notes.clear()
+        for registry in self.all().values():
+            own = [entry for entry in registry.entries() if not entry.provider.plugin]
+            registry._entries = {}
+            for entry in own:
+                registry.add(entry)
 
 
 registries = Registries()
