@@ -1,0 +1,1 @@
+"""`run: bench`: offline workloads, their speed, and the share of what the machine could do."""

@@ -1,0 +1,190 @@
+"""`run: generate`: completes one prompt as a stream, or many prompts as a batch."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core.errors import UserError
+from core.interfaces import App
+from plugins.apps.parameters import with_settings
+from plugins.apps.terminal import dim, interactive, one_interrupt
+
+if TYPE_CHECKING:
+    from core.config import Config
+    from core.llm import LLM
+    from core.outputs import RequestOutput
+
+MAX_TOKENS = 256  # of an answer, when the settings do not say
+STOPPED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+class Generate(App):
+    """Completes prompts: one as it is made, many with a progress bar."""
+
+    @dataclass
+    class Options:
+        prompt: str | None = field(
+            default=None, metadata={"help": "the text to complete; - reads all of standard input"}
+        )
+        prompts_file: str | None = field(
+            default=None,
+            metadata={"help": "file with a prompt on each line, plain or as JSON {prompt: ...}"},
+        )
+        chat: bool = field(
+            default=False, metadata={"help": "ask each prompt as a message of a chat"}
+        )
+        chat_template: dict[str, Any] = field(
+            default_factory=dict,
+            metadata={"help": "variables for the chat template, such as enable_thinking"},
+        )
+        params: dict[str, Any] = field(
+            default_factory=dict,
+            metadata={
+                "help": "sampling parameters, such as temperature, top_p, n; max_tokens is 256"
+            },
+        )
+        out: str | None = field(
+            default=None, metadata={"help": "JSON lines file for the answers instead of the screen"}
+        )
+
+    options: Options
+
+    def run(self, config: Config) -> int:
+        from core import LLM
+
+        prompts = self.prompts()
+        with LLM.open(config) as llm:
+            return self.complete(llm, prompts)
+
+    def prompts(self) -> list[str | list[int]]:
+        """What to complete: the texts, or lists of ids from a JSON file. UserError if nothing."""
+        options = self.options
+        if (options.prompt is None) == (options.prompts_file is None):
+            raise UserError(
+                "nothing to generate from, or too much: set one of run.prompt and run.prompts_file."
+            )
+        if options.prompts_file is not None:
+            return list(_read_prompts(Path(options.prompts_file)))
+        if options.prompt == "-":
+            return [sys.stdin.read()]
+        return [options.prompt or ""]
+
+    def complete(self, llm: LLM, prompts: list[str | list[int]]) -> int:
+        """Answer the prompts on the screen or into `out`. -> exit status."""
+        options = self.options
+        params = with_settings(
+            llm.get_default_sampling_params(), {"max_tokens": MAX_TOKENS} | options.params
+        )
+        template = {"chat_template_kwargs": options.chat_template}
+        if len(prompts) == 1 and options.out is None and params.n == 1:
+            if options.chat:
+                return _show(llm.stream_chat(_conversation(prompts[0]), params, **template))
+            if isinstance(prompts[0], str) and interactive(sys.stdout):
+                print(dim(prompts[0], sys.stdout), end="", flush=True)
+            return _show(llm.stream(prompts[0], params))
+        if options.chat:
+            outputs = llm.chat([_conversation(p) for p in prompts], params, **template)
+        else:
+            outputs = llm.generate(prompts, params)
+        if options.out is None:
+            _print_all(prompts, outputs)
+        else:
+            _write(Path(options.out), outputs)
+        return _report_errors(outputs)
+
+
+def _conversation(prompt: str | list[int]) -> list[dict[str, str]]:
+    if not isinstance(prompt, str):
+        raise UserError("run.chat: a chat needs text; a prompt of token ids cannot be a message.")
+    return [{"role": "user", "content": prompt}]
+
+
+def _read_prompts(path: Path) -> Iterator[str | list[int]]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UserError(f"run.prompts_file: {path} cannot be read: {error.strerror}.") from None
+    json_lines = path.suffix in (".jsonl", ".json")
+    found = False
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        found = True
+        if not json_lines:
+            yield line
+            continue
+        try:
+            record = json.loads(line)
+            yield record["prompt_token_ids"] if "prompt_token_ids" in record else record["prompt"]
+        except (ValueError, KeyError, TypeError):
+            raise UserError(
+                f'{path}:{number} is no JSON object with "prompt" or "prompt_token_ids".'
+            ) from None
+    if not found:
+        raise UserError(f"run.prompts_file: {path} holds no prompt.")
+
+
+def _show(answer: Iterator[RequestOutput]) -> int:
+    """Print an answer as it grows, and how fast it came. -> exit status."""
+    start, last = time.monotonic(), None
+    with one_interrupt() as interrupt, closing(answer):
+        for last in answer:
+            print(last.outputs[0].delta, end="", flush=True)
+            if interrupt:
+                break
+    print(flush=True)
+    if last is None:
+        return 0
+    tokens, seconds = len(last.outputs[0].token_ids), time.monotonic() - start
+    speed = f"{tokens} tokens in {seconds:.2f} s, {tokens / seconds:.1f} a second"
+    print(dim(speed, sys.stderr), file=sys.stderr)
+    return STOPPED if interrupt else _report_errors([last])
+
+
+def _print_all(prompts: list[str | list[int]], outputs: list[RequestOutput]) -> None:
+    for prompt, output in zip(prompts, outputs, strict=True):
+        print(f"Prompt: {prompt}")
+        for answer in output.outputs:
+            label = "Answer" if len(output.outputs) == 1 else f"Answer {answer.index + 1}"
+            print(f"{label}: {answer.text}")
+        print()
+
+
+def _write(path: Path, outputs: list[RequestOutput]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for output in outputs:
+            answers = [
+                {
+                    "index": answer.index,
+                    "text": answer.text,
+                    "token_ids": answer.token_ids,
+                    "finish_reason": answer.finish_reason,
+                    "stop_reason": answer.stop_reason,
+                }
+                for answer in output.outputs
+            ]
+            record = {
+                "prompt": output.prompt,
+                "prompt_token_ids": output.prompt_token_ids,
+                "outputs": answers,
+            }
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    print(f"{len(outputs)} answers written to {path}", file=sys.stderr)
+
+
+def _report_errors(outputs: list[RequestOutput]) -> int:
+    """Name every request that ended by an error. -> 1 if there was one, else 0."""
+    status = 0
+    for output in outputs:
+        for answer in output.outputs:
+            if answer.finish_reason == "error":
+                print(f"request {output.request_id}: {answer.error}", file=sys.stderr)
+                status = 1
+    return status
