@@ -1,0 +1,144 @@
+"""Finds a checkpoint and reads what describes it: config.json and generation_config.json."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core.errors import UserError
+
+if TYPE_CHECKING:
+    from core.config import ModelConfig
+
+log = logging.getLogger("plait")
+
+HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt"]  # never pickles
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder with weights, and its JSON files as read."""
+
+    path: Path
+    config: dict[str, Any]
+    generation: dict[str, Any] = field(default_factory=dict)  # sampling defaults; {} when unused
+
+    @property
+    def architecture(self) -> str:
+        """The model class that the checkpoint was made with, such as "Qwen3ForCausalLM"."""
+        names = self.config.get("architectures")
+        if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str):
+            return names[0]
+        raise UserError(
+            f"{self.path / 'config.json'}: 'architectures' must hold one model class, "
+            f"not {names!r}."
+        )
+
+    def eos_ids(self) -> set[int]:
+        """Ends of text that config.json and generation_config.json name; each may be a list."""
+        found: set[int] = set()
+        for source in (self.config, self.generation_file()):
+            value = source.get("eos_token_id")
+            for token in value if isinstance(value, list) else [value]:
+                if isinstance(token, int) and not isinstance(token, bool):
+                    found.add(token)
+        return found
+
+    def generation_file(self) -> dict[str, Any]:
+        """generation_config.json of the folder, also when its sampling defaults are not used."""
+        path = self.path / "generation_config.json"
+        return read_json(path) if path.is_file() else {}
+
+
+def open_checkpoint(model: ModelConfig) -> Checkpoint:
+    """The checkpoint that the configuration names, with its overrides applied.
+
+    UserError if there is no such folder, or its JSON cannot be used.
+    """
+    path = find(model.path)
+    config_file = path / "config.json"
+    if not config_file.is_file():
+        raise UserError(
+            f"model.path: {path} holds no config.json, so it is not a Hugging Face checkpoint. "
+            f"It holds: {_listing(path)}."
+        )
+    config = read_json(config_file)
+    for key, value in model.config.items():
+        log.warning(
+            "model.config: %s = %r replaces %r of the checkpoint", key, value, config.get(key)
+        )
+        config[key] = value
+    return Checkpoint(path, config, _generation(path, model.generation_config))
+
+
+def _generation(path: Path, choice: str) -> dict[str, Any]:
+    if choice == "none":
+        return {}
+    if choice == "auto":
+        file = path / "generation_config.json"
+        return read_json(file) if file.is_file() else {}
+    file = Path(choice).expanduser()
+    if file.is_dir():
+        file = file / "generation_config.json"
+    if not file.is_file():
+        raise UserError(
+            f"model.generation_config: there is no file {file}. Say auto, none, or a path."
+        )
+    return read_json(file)
+
+
+def find(name: str) -> Path:
+    """The folder behind `model.path`: a local folder, or a model of the hub, maybe cached."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        kind = "a GGUF file" if path.suffix == ".gguf" else "a file"
+        raise UserError(
+            f"model.path: {name} is {kind}. Give a folder with config.json and *.safetensors; "
+            "another format needs a plugin that opens it."
+        )
+    parts = name.split("/")
+    if len(parts) != 2 or not all(parts) or name.startswith((".", "~", "/")):
+        raise UserError(
+            f"model.path: there is no folder {name}. Give the path of a checkpoint, "
+            "or the name of a hub model such as Qwen/Qwen3-0.6B."
+        )
+    return _from_hub(name)
+
+
+def _from_hub(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=True))
+    except Exception:
+        log.info("%s is not in the local hub cache; asking the hub", name)
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"model.path: there is no folder {name}, and the hub did not give such a model "
+            f"({type(error).__name__}: {reason}). Check the name, or download it and give "
+            "its folder."
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file. UserError names the file and the place of a mistake."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} must hold a JSON object, not {type(value).__name__}.")
+    return value
+
+
+def _listing(path: Path) -> str:
+    names = sorted(entry.name for entry in path.iterdir())
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "") if names else "nothing"

@@ -1,0 +1,162 @@
+"""One caller's prompt on its way: its `n` sequences, their text so far, and the output they make."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, logprob_dict
+from core.text import Detokenizer
+
+if TYPE_CHECKING:
+    from core.params import SamplingParams
+    from core.text import TokenizerLike
+    from core.types import Request, TokenLogprobs
+
+
+class Answer:
+    """The text of one sequence, made as its ids arrive, or at the end if nobody needs it before."""
+
+    def __init__(
+        self, index: int, request: Request, tokenizer: TokenizerLike | None, live: bool
+    ) -> None:
+        params = request.params
+        self.index, self.request, self._tokenizer = index, request, tokenizer
+        self.logprobs: list[dict[int, Logprob]] | None = [] if params.logprobs is not None else None
+        self.cumulative = 0.0
+        self.text, self._shown = "", 0
+        self._taken = 0  # ids that were looked at
+        self._closed = False
+        self._live = live or bool(params.stop)
+        self._words: Detokenizer | None = None
+        if tokenizer is not None and params.detokenize:
+            self._words = Detokenizer(
+                tokenizer,
+                skip_special_tokens=params.skip_special_tokens,
+                spaces_between_special_tokens=params.spaces_between_special_tokens,
+                stop=params.stop or (),
+                include_stop_str_in_output=params.include_stop_str_in_output,
+            )
+
+    def take(self, logprobs: list[TokenLogprobs] | None) -> str | None:
+        """Look at what is new in the request. -> the stop string that now ends it, if one does."""
+        if logprobs and self.logprobs is not None:
+            text = self._tokenizer.token_text if self._tokenizer else None
+            for position in logprobs:
+                self.logprobs.append(logprob_dict(position, text))
+                self.cumulative += position.logprob
+        words = self._words
+        if words is None or self._closed:
+            return None
+        request = self.request
+        ended = request.finish_reason is not None
+        if not (self._live or ended):
+            return None
+        ids = request.output
+        last = len(ids)
+        if ended and isinstance(request.stop_reason, int):
+            # the id that ended the answer is not a part of its text
+            last -= not request.params.include_stop_str_in_output
+        minimum = request.params.min_tokens
+        pieces = []
+        if request.params.stop:
+            for at in range(self._taken, last):
+                pieces.append(words.push(ids[at : at + 1], check_stop=at + 1 > minimum))
+                if words.stopped is not None:
+                    del ids[at + 1 :]
+                    break
+        elif last > self._taken:
+            pieces.append(words.push(ids[self._taken : last]))
+        self._taken = max(self._taken, last)
+        if words.stopped is not None or ended:
+            pieces.append(words.finish())
+            self._closed = True
+        self.text += "".join(pieces)
+        return words.stopped
+
+    def completion(self) -> CompletionOutput:
+        request = self.request
+        reason: int | str | None = request.stop_reason
+        if isinstance(reason, int) and reason not in (request.params.stop_token_ids or ()):
+            reason = None  # the model's own end of text, not one that the caller named
+        delta, self._shown = self.text[self._shown :], len(self.text)
+        return CompletionOutput(
+            index=self.index,
+            text=self.text,
+            token_ids=list(request.output),
+            cumulative_logprob=self.cumulative if self.logprobs is not None else None,
+            logprobs=self.logprobs,
+            finish_reason=request.finish_reason,
+            stop_reason=reason,
+            delta=delta,
+            error=request.error,
+        )
+
+
+class Generation:
+    """One prompt, its `n` requests and what they have answered."""
+
+    def __init__(
+        self,
+        id: str,
+        prompt: str | None,
+        prompt_ids: list[int],
+        params: SamplingParams,
+        requests: list[Request],
+        tokenizer: TokenizerLike | None,
+        *,
+        live: bool,
+    ) -> None:
+        """`live`: the caller wants text after every step, not only at the end."""
+        self.id, self.prompt, self.prompt_ids, self.params = id, prompt, prompt_ids, params
+        self.requests, self.live = requests, live
+        self._tokenizer = tokenizer
+        self.answers = [Answer(i, r, tokenizer, live) for i, r in enumerate(requests)]
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = (
+            [None] if params.prompt_logprobs is not None else None
+        )
+        self.metrics = RequestMetrics(arrival_time=requests[0].arrival)
+
+    def take(self, request: Request, logprobs: list[TokenLogprobs] | None) -> str | None:
+        """News of one of the requests. -> a stop string that now ends it, if one does."""
+        now = time.monotonic()
+        if request.output and self.metrics.first_token_time is None:
+            self.metrics.first_token_time = now
+        self.metrics.last_token_time = now
+        return self.answers[self.requests.index(request)].take(logprobs)
+
+    def take_prompt_logprobs(self, positions: list[TokenLogprobs]) -> None:
+        """Log probabilities of the next few prompt tokens, in order, from the first request."""
+        if self.prompt_logprobs is not None:
+            text = self._tokenizer.token_text if self._tokenizer else None
+            self.prompt_logprobs += [logprob_dict(p, text) for p in positions]
+
+    def waits_for_end(self, request: Request) -> bool:
+        """Whether nothing of this request needs a look before it has ended."""
+        return (
+            request.finish_reason is None
+            and not self.live
+            and not self.params.stop
+            and self.params.logprobs is None
+            and self.metrics.first_token_time is not None
+        )
+
+    @property
+    def finished(self) -> bool:
+        return all(request.finish_reason is not None for request in self.requests)
+
+    def output(self) -> RequestOutput:
+        finished = self.finished
+        if finished and self.metrics.finished_time is None:
+            self.metrics.finished_time = time.monotonic()
+        self.metrics.preemptions = sum(request.preemptions for request in self.requests)
+        return RequestOutput(
+            request_id=self.id,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_ids,
+            outputs=[answer.completion() for answer in self.answers],
+            finished=finished,
+            prompt_logprobs=self.prompt_logprobs,
+            num_cached_tokens=self.requests[0].cached,
+            metrics=self.metrics,
+        )

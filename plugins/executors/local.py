@@ -1,0 +1,170 @@
+"""Executor for one machine: rank 0 in the caller's process, the others in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from core.errors import EngineDead
+from core.interfaces import Executor, Pending
+from core.parallel import Alone, connect, serve_store
+from core.setup import check_weights, device_of, read_setup
+from core.types import Limits, StepOutput, StepPlan
+from core.wire import encode
+from core.worker import Worker, limits_of
+from core.progress import loading_bar
+from plugins.executors.rank_process import Assignment
+from plugins.executors.ranks import MULTICAST_OFF, Ranks
+
+
+class Local(Executor):
+    """Runs `parallel.tensor` ranks on this machine; starts no process for a single one."""
+
+    @dataclass
+    class Options:
+        overlap: Literal["auto", "on", "off"] = field(
+            default="auto",
+            metadata={
+                "help": "plan a step while another one runs; auto: on with CUDA, off on a CPU"
+            },
+        )
+
+    def __init__(self, options: Options, config: Any) -> None:
+        super().__init__(options, config)
+        self._ranks: Ranks | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._threads_before: int | None = None
+
+    def start(self) -> Limits:
+        config, size = self.config, self.config.parallel.tensor
+        setup = read_setup(config)
+        device = device_of(config, 0)
+        check_weights(config, setup)
+        if size == 1:
+            self._comm = Alone()
+        else:
+            os.environ.update(MULTICAST_OFF)
+            threads = torch.get_num_threads()
+            if device.type == "cpu":
+                threads = max(threads // size, 1)
+                self._threads_before = torch.get_num_threads()
+                torch.set_num_threads(threads)
+            store = serve_store(size)
+            self._ranks = Ranks(size, threads)
+            for rank in range(1, size):
+                self._ranks.send_to(
+                    rank, pickle.dumps(Assignment(config, rank, size, store.port))
+                )
+            self._comm = self._guarded(lambda: connect(store, 0, size, device))
+            self._ranks.on_failure = self._comm.abort
+        self._worker = self._guarded(lambda: Worker(config, setup, 0, self._comm))
+        with loading_bar() as progress:
+            self._guarded(lambda: self._worker.load(progress))
+        pages = [self._guarded(self._worker.affordable)]
+        if self._ranks:
+            pages += [reply[1] for reply in self._ranks.collect("loaded")]
+        limits = limits_of(config, setup, self._worker.page_size, min(pages))
+        if self._ranks:
+            self._ranks.send(pickle.dumps(limits))
+        self._guarded(lambda: self._worker.prepare(limits))
+        if self._ranks:
+            self._ranks.collect("ready")
+        if self.options.overlap == "on" and device.type == "cpu":
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="plait rank 0")
+        self._immediate = self.options.overlap == "off" and device.type != "cpu"
+        return limits
+
+    def _guarded(self, action: Any) -> Any:
+        """Rank 0's own part of the start. When it fails because another rank did, say that."""
+        try:
+            return action()
+        except Exception as error:
+            if self._ranks is not None and not isinstance(error, EngineDead):
+                from core.errors import UserError
+
+                if isinstance(error, UserError):
+                    raise
+                self._ranks.explain(error)
+            raise
+
+    def submit(self, plan: StepPlan) -> Pending:
+        if self._ranks is not None:
+            self._ranks.send(encode(plan))
+        if self._thread is not None:
+            return _InThread(self._thread.submit(self._worker.launch, plan), self._ranks)
+        try:
+            pending = self._worker.launch(plan)
+        except Exception as error:
+            return _Failed(error, self._ranks)
+        if self._immediate:
+            pending.result()
+        return pending if self._ranks is None else _Watched(pending, self._ranks)
+
+    def shutdown(self) -> None:
+        if self._thread is not None:
+            self._thread.shutdown(wait=self._ranks is None or self._ranks.failure is None)
+            self._thread = None
+        if self._ranks is not None:
+            self._ranks.close()
+            self._ranks = None
+        if self._threads_before is not None:
+            torch.set_num_threads(self._threads_before)
+            self._threads_before = None
+        if getattr(self, "_comm", None) is not None:
+            self._comm.close()
+        self._worker = self._comm = None  # type: ignore[assignment]
+
+
+class _Watched(Pending):
+    """A step of several ranks: what breaks it is explained by the rank that broke."""
+
+    def __init__(self, pending: Pending, ranks: Ranks) -> None:
+        self._pending, self._ranks = pending, ranks
+
+    def done(self) -> bool:
+        return self._pending.done()
+
+    def result(self) -> StepOutput:
+        try:
+            return self._pending.result()
+        except Exception as error:
+            self._ranks.explain(error)
+            raise
+
+
+class _InThread(Pending):
+    """A step that a thread launches."""
+
+    def __init__(self, future: Future[Pending], ranks: Ranks | None) -> None:
+        self._future, self._ranks = future, ranks
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def result(self) -> StepOutput:
+        try:
+            return self._future.result().result()
+        except Exception as error:
+            if self._ranks is not None:
+                self._ranks.explain(error)
+            raise
+
+
+class _Failed(Pending):
+    """A step that could not be launched; the caller learns it where it asks for the result."""
+
+    def __init__(self, error: Exception, ranks: Ranks | None) -> None:
+        self._error, self._ranks = error, ranks
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> StepOutput:
+        if self._ranks is not None:
+            self._ranks.explain(self._error)
+        raise self._error

@@ -1,0 +1,86 @@
+"""The program of ranks 1 and up: load a share of the model, then run the plans that rank 0 sends."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from core.errors import UserError
+
+
+@dataclass
+class Assignment:
+    """What rank 0 tells a rank first."""
+
+    config: Any
+    rank: int
+    size: int
+    port: int  # of rank 0's store, chosen by the system
+
+
+def main(descriptor: int) -> int:
+    """Serve until rank 0 says stop, goes away, or something fails. -> exit status."""
+    connection = Connection(descriptor)
+    _end_with_parent()
+    try:
+        _serve(connection)
+    except EOFError:
+        return 0  # rank 0 is gone, and with it whoever wanted a report
+    except BaseException as error:
+        by_user = isinstance(error, UserError)
+        text = str(error) if by_user else traceback.format_exc()
+        try:
+            connection.send(("failed", by_user, text))
+        except OSError:
+            traceback.print_exc()
+        return 1
+    return 0
+
+
+def _serve(connection: Connection) -> None:
+    assignment: Assignment = pickle.loads(connection.recv_bytes())
+    from core.parallel import connect
+    from core.setup import device_of, read_setup
+    from core.wire import decode
+    from core.worker import Worker
+
+    config, rank = assignment.config, assignment.rank
+    setup = read_setup(config)
+    comm = connect(
+        "127.0.0.1", assignment.port, rank, assignment.size, device_of(config, rank)
+    )
+    worker = Worker(config, setup, rank, comm)
+    worker.load()
+    connection.send(("loaded", worker.affordable()))
+    worker.prepare(pickle.loads(connection.recv_bytes()))
+    connection.send(("ready",))
+    expected = None
+    while data := connection.recv_bytes():
+        plan = decode(data)
+        assert expected is None or plan.number == expected, (plan.number, expected)
+        expected = plan.number + 1
+        worker.launch(plan)
+    comm.close()
+
+
+def _end_with_parent() -> None:
+    """A rank that waits in a collective cannot see its connection close: watch the parent."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="plait parent watch", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

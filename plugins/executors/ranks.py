@@ -1,0 +1,161 @@
+"""The processes of ranks 1 and up: started, spoken to over private sockets, watched, ended."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from core.errors import EngineDead, UserError
+
+MULTICAST_OFF = {  # NVLink multicast can put a host's GPUs out of service when it goes wrong
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
+GRACE = 5.0  # seconds that a rank gets to report, or to end by itself
+
+
+class Ranks:
+    """The further ranks of one engine. A thread reads what they say and notices when one is gone.
+
+    Messages to a rank are bytes of any length. Messages from a rank are pickled tuples:
+    ("loaded", pages), ("ready",), or ("failed", is_user_error, text), after which it ends.
+    """
+
+    def __init__(self, size: int, threads: int) -> None:
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._connections: dict[int, Connection] = {}
+        self._replies: dict[int, queue.Queue[tuple[Any, ...] | None]] = {}
+        self._closing = False
+        self.failure: Exception | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+        try:
+            for rank in range(1, size):
+                self._start(rank, threads)
+        except BaseException:
+            self.close()
+            raise
+        self._reader = threading.Thread(target=self._read, name="plait ranks", daemon=True)
+        self._reader.start()
+
+    def _start(self, rank: int, threads: int) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            # not multiprocessing's spawn: that would import the caller's main script again
+            process = subprocess.Popen(
+                [sys.executable, "-m", "plugins.executors.rank_process", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env={
+                    **os.environ,
+                    **MULTICAST_OFF,
+                    "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+                    "OMP_NUM_THREADS": str(threads),
+                },
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is the engine's to handle
+            )
+        self._processes[rank] = process
+        self._connections[rank] = Connection(ours.detach())
+        self._replies[rank] = queue.Queue()
+
+    def _read(self) -> None:
+        open_ = {connection: rank for rank, connection in self._connections.items()}
+        while open_:
+            for ready in wait(list(open_)):
+                rank = open_[ready]  # type: ignore[index]
+                try:
+                    message = ready.recv()  # type: ignore[union-attr]
+                except (EOFError, OSError):
+                    del open_[ready]  # type: ignore[arg-type]
+                    self._replies[rank].put(None)
+                    if not self._closing and self.failure is None:
+                        self._fail(EngineDead(self._obituary(rank)))
+                    continue
+                if message[0] == "failed":
+                    _, by_user, text = message
+                    kind = UserError if by_user else EngineDead
+                    label = "" if by_user else f"rank {rank} failed:\n"
+                    self._fail(kind(f"{label}{text}"))
+                self._replies[rank].put(message)
+
+    def _fail(self, error: Exception) -> None:
+        if self.failure is None:
+            self.failure = error
+        self.on_failure()
+
+    def _obituary(self, rank: int) -> str:
+        process = self._processes[rank]
+        try:
+            code = process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            return f"rank {rank} (process {process.pid}) closed its connection."
+        if code < 0:
+            name = signal.Signals(-code).name
+            hint = (
+                " If nobody did that on purpose, the system may have run out of memory."
+                if name == "SIGKILL"
+                else ""
+            )
+            return f"rank {rank} (process {process.pid}) was killed by {name}.{hint}"
+        return f"rank {rank} (process {process.pid}) ended with exit status {code}."
+
+    def send(self, data: bytes) -> None:
+        """The same bytes to every rank. EngineDead when one is gone."""
+        self.check()
+        for connection in self._connections.values():
+            try:
+                connection.send_bytes(data)
+            except OSError:
+                self.explain(None)
+
+    def collect(self, kind: str) -> list[tuple[Any, ...]]:
+        """One message of this kind from every rank. Raises what a rank reports instead."""
+        replies = []
+        for replies_of in self._replies.values():
+            message = replies_of.get()
+            if message is None or message[0] != kind:
+                self.explain(None)
+            assert message is not None
+            replies.append(message)
+        return replies
+
+    def check(self) -> None:
+        """Raise when a rank has failed."""
+        if self.failure is not None:
+            raise self.failure
+
+    def explain(self, error: BaseException | None) -> None:
+        """Raise the reason why a step broke: a rank's own report if there is one in time."""
+        deadline = time.monotonic() + GRACE
+        while self.failure is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if self.failure is not None:
+            raise self.failure from error
+        raise EngineDead(f"a step failed on rank 0: {error!r}") from error
+
+    def close(self) -> None:
+        """End every rank, by request, then by force. Leaves no process behind."""
+        self._closing = True
+        for connection in self._connections.values():
+            try:
+                connection.send_bytes(b"")
+            except OSError:
+                pass  # it is gone already
+        deadline = time.monotonic() + GRACE
+        for process in self._processes.values():
+            try:
+                process.wait(max(deadline - time.monotonic(), 0.0) if not self.failure else 0.5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for connection in self._connections.values():
+            connection.close()

@@ -1,0 +1,106 @@
+"""Executor that joins the processes torchrun started: rank 0 leads, the others follow its plans."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import EngineDead, UserError
+from core.interfaces import Executor, Pending
+from core.parallel import connect, environment_store
+from core.setup import check_weights, device_of, read_setup
+from core.types import Limits, StepOutput, StepPlan
+from core.wire import decode, encode
+from core.worker import Worker, limits_of
+from core.progress import loading_bar
+from plugins.executors.ranks import MULTICAST_OFF
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Torchrun(Executor):
+    """One rank a process of `torchrun --nproc-per-node N -m core.run CONFIG.yaml`.
+
+    Every process runs the same program. In all but rank 0 the engine's constructor serves plans
+    until rank 0 closes its engine, and then ends the process.
+    """
+
+    @dataclass
+    class Options: ...
+
+    def start(self) -> Limits:
+        if missing := [name for name in VARIABLES if name not in os.environ]:
+            raise UserError(
+                f"executor torchrun needs {', '.join(missing)} in the environment. Start with "
+                "torchrun --nproc-per-node N -m core.run CONFIG.yaml, or say executor=local."
+            )
+        os.environ.update(MULTICAST_OFF)
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        config = self.config
+        if size != config.parallel.tensor:
+            raise UserError(
+                f"torchrun started {size} processes and parallel.tensor is "
+                f"{config.parallel.tensor}. Make them equal."
+            )
+        setup = read_setup(config)
+        device = device_of(config, int(os.environ.get("LOCAL_RANK", rank)))
+        if rank == 0:
+            check_weights(config, setup)
+        self._comm: Any = connect(environment_store(), rank, size, device)
+        self._worker = Worker(config, setup, rank, self._comm, device)
+        if rank == 0:
+            with loading_bar() as progress:
+                self._worker.load(progress)
+        else:
+            self._worker.load()
+        pages = self._comm.gather_object(self._worker.affordable())
+        least = self._comm.broadcast_object(min(pages) if rank == 0 else None)
+        limits = limits_of(config, setup, self._worker.page_size, least)
+        self._worker.prepare(limits)
+        if rank != 0:
+            self._follow()
+        return limits
+
+    def _follow(self) -> None:
+        while data := self._comm.broadcast_object(None):
+            self._worker.launch(decode(data))
+        self._comm.close()
+        sys.exit(0)
+
+    def submit(self, plan: StepPlan) -> Pending:
+        try:
+            self._comm.broadcast_object(encode(plan))
+            return _Step(self._worker.launch(plan))
+        except Exception as error:
+            raise EngineDead(
+                f"rank 0 could not go on: {error!r}. torchrun's output says which rank failed."
+            ) from error
+
+    def shutdown(self) -> None:
+        comm, self._comm = getattr(self, "_comm", None), None
+        if comm is None:
+            return
+        try:
+            comm.broadcast_object(b"")
+        except RuntimeError:
+            pass  # a rank that is gone needs no farewell
+        comm.close()
+
+
+class _Step(Pending):
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+
+    def done(self) -> bool:
+        return self._pending.done()
+
+    def result(self) -> StepOutput:
+        try:
+            return self._pending.result()
+        except Exception as error:
+            raise EngineDead(
+                f"a step failed: {error!r}. torchrun's output says which rank failed."
+            ) from error
