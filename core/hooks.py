@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
     from core.config import Config
     from core.engine import Engine
+    from core.outputs import RequestOutput
     from core.registry import Registries
-    from core.types import Request, RequestOutput, StepOutput, StepPlan
+    from core.types import Request, StepOutput, StepPlan
 
 PROJECT = "plait"
 

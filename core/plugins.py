@@ -165,9 +165,12 @@ def _answer(plugin: Plugin, body: object) -> None:
                 near = get_close_matches(meant, known, n=1)
                 hint = f"Did you mean {near[0]!r}?" if near else f"Hooks: {', '.join(known)}."
                 raise UserError(f"{meant!r} is marked @hookimpl, but there is no such hook. {hint}")
-        elif name in known and inspect.isfunction(function):
-            if function.__module__ == getattr(body, "__name__", None):
-                raise UserError(f"its function {name!r} has the name of a hook: mark it @hookimpl.")
+        elif (
+            name in known
+            and inspect.isfunction(function)
+            and function.__module__ == getattr(body, "__name__", None)
+        ):
+            raise UserError(f"its function {name!r} has the name of a hook: mark it @hookimpl.")
     alone = _manager()
     alone.register(body, str(plugin))
     alone.hook.register(registries=registries)

@@ -1,0 +1,179 @@
+"""From YAML files, words and keywords to a checked Config; every mistake at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass
+from pathlib import Path
+from typing import Any
+
+from core import auto
+from core.config import COMPONENTS, Component, Config
+from core.discovery import absolute
+from core.errors import UserError
+from core.plugins import load as load_plugins
+from core.ranges import out_of_range
+from core.registry import registries
+from core.sections import Report, fill, sections, settable, unknown_section
+from core.setting_files import read_file, read_words
+from core.setting_tree import Node, default_use, from_python, leaves, merge
+
+
+def load(
+    config: str | Path | None = None,
+    words: Iterable[str] = (),
+    *,
+    plugins: Iterable[str] = (),
+    strict: bool = False,
+) -> Config:
+    """The configuration of a file (a path, or the name of one that ships) and key=value words.
+
+    `plugins` are further words of the `plugins:` section, as given by `-p`. Loads the plugins
+    and resolves every `auto`. UserError lists all mistakes, a line each.
+    """
+    report = Report({})
+    trees = [read_file(config, report.lines)] if config is not None else []
+    trees.append(read_words(words, report.lines))
+    return _build(trees, plugins, strict, report)
+
+
+def from_mapping(
+    values: Mapping[str, Any],
+    *,
+    origin: str = "LLM(...)",
+    names: Mapping[str, str] | None = None,
+    config: str | Path | None = None,
+) -> Config:
+    """The configuration of Python values, upon a file if `config` is given.
+
+    Keys are sections with mappings, or full keys with dots. `names` gives the argument that each
+    key was passed as, for the messages: {"model.max_length": "max_model_len"}.
+    """
+    report = Report(names or {})
+    trees = [read_file(config, report.lines)] if config is not None else []
+    trees.append(from_python(values, origin))
+    return _build(trees, (), False, report)
+
+
+def plugin_words(config: str | Path, words: Iterable[str] = ()) -> list[str]:
+    """The `plugins:` of a configuration, without reading the rest of it."""
+    report = Report({})
+    tree = read_file(config, report.lines)
+    merge(tree, read_words(words, report.lines))
+    found = _plugin_words(tree, (), report)
+    if report.lines:
+        raise UserError("\n".join(report.lines))
+    return found
+
+
+@dataclass
+class _NoOptions:
+    """The options of a component that declares none."""
+
+
+def _build(trees: list[Node], plugins: Iterable[str], strict: bool, report: Report) -> Config:
+    tree = Node({}, "")
+    for layer in trees:
+        merge(tree, layer)
+    _interpolate(tree, report)
+    words = _plugin_words(tree, plugins, report)
+    loaded = True
+    try:
+        load_plugins(words, strict=strict)
+    except UserError as error:
+        loaded = False
+        report.lines += str(error).splitlines()
+    known = sections()
+    for name, node in tree.children.items():
+        if name not in known and name not in COMPONENTS and name != "plugins":
+            report.mistake((name,), node.origin, unknown_section(name, node))
+    made: dict[str, Any] = {}
+    for name, cls in known.items():
+        made[name] = fill(cls, tree.children.get(name, Node({}, "")), (name,), report)
+    if all(made.values()):
+        config = Config(plugins=words, strict=strict, origins=report.origins, **made)
+        for key, sentence in out_of_range(config):
+            if key not in report.wrong:
+                report.mistake(tuple(key.split(".")), report.origins.get(key, ""), sentence)
+        if loaded and "model.device" not in report.wrong:
+            _resolve(config, tree, report)
+    if report.lines:
+        notes = [note for note in registries.notes if note not in report.lines]
+        raise UserError("\n".join([*report.ordered(), *notes]))
+    return config
+
+
+def _plugin_words(tree: Node, more: Iterable[str], report: Report) -> list[str]:
+    node = tree.children.get("plugins", Node([], ""))
+    words = node.value
+    if not isinstance(words, list) or not all(isinstance(w, str) and w for w in words):
+        sentence = "must be a list of names, such as [my_plugin, ./mine.py, no:other]."
+        report.mistake(("plugins",), node.origin, sentence)
+        words = []
+    if node.origin:
+        report.origins["plugins"] = node.origin
+    return [*words, *(absolute(word, Path.cwd()) for word in more)]
+
+
+def _interpolate(tree: Node, report: Report) -> None:
+    """Replace ${key}, ${oc.env:NAME,default} and ${packaged:PATH} by what they stand for."""
+    asking: list[tuple[tuple[str, ...], Node]] = []
+    leaves(tree, lambda key, node: asking.append((key, node)) if "${" in str(node.value) else None)
+    if not asking:
+        return
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    values: dict[str, Any] = {
+        name: {f.name: f.default for f in settable(cls) if f.default is not MISSING}
+        for name, cls in sections().items()
+    }
+    defaults = from_python(values, "")
+    merge(defaults, tree)
+    home = Path(__file__).resolve().parent.parent
+    OmegaConf.register_resolver("packaged", lambda path: str(home / path), replace=True)
+    whole = OmegaConf.create(defaults.plain(), flags={"allow_objects": True})
+    for key, node in asking:
+        try:
+            value: Any = whole
+            for name in key:
+                value = value[name]
+            node.text = None
+            node.value = (
+                OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            )
+        except OmegaConfBaseException as error:
+            sentence = f"{str(error).splitlines()[0]}. Write \\${{ for a plain ${{."
+            report.mistake(key, node.origin, sentence)
+
+
+def _resolve(config: Config, tree: Node, report: Report) -> None:
+    """Settle the device, choose the components and fill their options."""
+    config.model.device, why = auto.device(config.model.device)
+    if why:
+        report.origins["model.device"] = why
+    for section, attribute in COMPONENTS.items():
+        registry = registries.all()[attribute]
+        node = tree.children.get(section, Node({}, ""))
+        options = Node({k: v for k, v in node.children.items() if k != "use"}, node.origin)
+        use = node.children.get("use", Node(default_use(section), ""))
+        name, origin = use.text or use.value, use.origin
+        if origin:
+            report.origins[f"{section}.use"] = origin
+        if not isinstance(name, str):
+            names = ", ".join(registry.names())
+            report.mistake((section,), origin, f"must name a {registry.kind}: {names}.")
+            continue
+        try:
+            if name == "auto":
+                name, report.origins[f"{section}.use"] = auto.component(
+                    section, config.model.device
+                )
+            cls = registry.get(name)
+        except UserError as error:
+            lines = [line for line in str(error).splitlines() if line not in registries.notes]
+            report.mistake((section,), origin, " ".join(lines))
+            continue
+        schema = getattr(cls, "Options", _NoOptions)
+        filled = fill(schema, options, (section,), report, f"{registry.kind} {name!r}")
+        setattr(config, section, Component(name, filled))
