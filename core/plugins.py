@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from textwrap import indent
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ def load(words: Iterable[str] = (), *, strict: bool = False) -> Plugins:
             trace = "".join(traceback.format_exception(error)).rstrip()
             if plugin.named or strict:
                 mistakes.append(f"{plugin} did not load: {cause(error)}")
-                mistakes += trace.splitlines() if strict else []
+                mistakes += indent(trace, "    ").splitlines() if strict else []
             elif plugin.target not in _warned and multiprocessing.parent_process() is None:
                 _warned.add(plugin.target)
                 warnings.append(f"{plugin} did not load:\n{trace}")

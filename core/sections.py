@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, get_type_hints
@@ -19,9 +18,7 @@ Key = tuple[str, ...]
 class Report:
     """What is wrong, a line each, and where every good value came from."""
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        """`labels`: what the user calls a key, where that is something else."""
-        self.labels = labels
+    def __init__(self) -> None:
         self.lines: list[str] = []
         self.origins: dict[str, str] = {}
         self.wrong: set[str] = set()
@@ -30,8 +27,7 @@ class Report:
         """One line: where, which key, what and what to do."""
         name = ".".join(key)
         self.wrong.add(name)
-        shown = f"argument {self.labels[name]}" if name in self.labels else name
-        self.lines.append(f"{origin}: {shown}: {sentence}" if origin else f"{shown}: {sentence}")
+        self.lines.append(f"{origin}: {name}: {sentence}" if origin else f"{name}: {sentence}")
 
     def ordered(self) -> list[str]:
         """The mistakes of each file together, by line."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from core import auto
 from core.config import COMPONENTS, Component, Config
@@ -16,7 +17,7 @@ from core.ranges import out_of_range
 from core.registry import registries
 from core.sections import Report, fill, sections, settable, unknown_section
 from core.setting_files import read_file, read_words
-from core.setting_tree import Node, default_use, from_python, leaves, merge
+from core.setting_tree import Node, default_use, from_python, leaves, merge, put
 
 
 def load(
@@ -31,33 +32,39 @@ def load(
     `plugins` are further words of the `plugins:` section, as given by `-p`. Loads the plugins
     and resolves every `auto`. UserError lists all mistakes, a line each.
     """
-    report = Report({})
+    report = Report()
     trees = [read_file(config, report.lines)] if config is not None else []
     trees.append(read_words(words, report.lines))
     return _build(trees, plugins, strict, report)
 
 
-def from_mapping(
-    values: Mapping[str, Any],
-    *,
-    origin: str = "LLM(...)",
-    names: Mapping[str, str] | None = None,
-    config: str | Path | None = None,
-) -> Config:
-    """The configuration of Python values, upon a file if `config` is given.
+class Argument(NamedTuple):
+    """A setting given in Python: a section or a full key, and where it was given."""
 
-    Keys are sections with mappings, or full keys with dots. `names` gives the argument that each
-    key was passed as, for the messages: {"model.max_length": "max_model_len"}.
+    key: str
+    value: Any
+    origin: str
+
+
+def from_arguments(
+    arguments: Iterable[Argument], *, config: str | Path | None = None, strict: bool = False
+) -> Config:
+    """The configuration of settings given in Python, upon a file if `config` is given.
+
+    Values of sections are mappings; of two arguments about one key the later counts.
     """
-    report = Report(names or {})
+    report = Report()
     trees = [read_file(config, report.lines)] if config is not None else []
-    trees.append(from_python(values, origin))
-    return _build(trees, (), False, report)
+    tree = Node({}, "")
+    for key, value, origin in arguments:
+        for section, node in from_python({key: value}, origin).children.items():
+            put(tree, section, node)
+    return _build([*trees, tree], (), strict, report)
 
 
 def plugin_words(config: str | Path, words: Iterable[str] = ()) -> list[str]:
     """The `plugins:` of a configuration, without reading the rest of it."""
-    report = Report({})
+    report = Report()
     tree = read_file(config, report.lines)
     merge(tree, read_words(words, report.lines))
     found = _plugin_words(tree, (), report)
@@ -82,7 +89,7 @@ def _build(trees: list[Node], plugins: Iterable[str], strict: bool, report: Repo
         load_plugins(words, strict=strict)
     except UserError as error:
         loaded = False
-        report.lines += str(error).splitlines()
+        report.lines += re.split(r"\n(?! )", str(error))
     known = sections()
     for name, node in tree.children.items():
         if name not in known and name not in COMPONENTS and name != "plugins":
