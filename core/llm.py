@@ -37,9 +37,10 @@ class LLM:
         `dtype`, `seed`, ...), and every section of the YAML file (`cache={...}`,
         `sampler="min-p"`). UserError lists every one that is unknown or wrong.
         """
-        from core.dialect import config_from_keywords
+        from core.dialect import arguments
+        from core.settings import from_arguments
 
-        self._start(config_from_keywords({"model": model, **settings}))
+        self._start(from_arguments(arguments({"model": model, **settings})))
 
     @classmethod
     def from_config(cls, path: str | Path, *words: str) -> LLM:
