@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from importlib.metadata import Distribution, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
+from core import __version__
 from core.hooks import PROJECT
 from core.registry import Provider
 
@@ -17,12 +19,14 @@ BUILTIN = (
     "plugins.attention",
     "plugins.kernels",
     "plugins.sharding",
+    "plugins.quantization",
     "plugins.sampling",
     "plugins.scheduling",
     "plugins.runners",
     "plugins.executors",
     "plugins.apps",
     "plugins.sources",
+    "plugins.serve",
     "models.qwen3",
 )
 
@@ -57,6 +61,22 @@ class Plugin:
         package = self.source.partition(" ")[0] if self.distribution else self.name
         module = self.target.partition(":")[0]
         return word in (self.name, package, module) or _canonical(word) == _canonical(package)
+
+    def holds(self, module: str) -> bool:
+        """Whether the module of this name is part of the plugin."""
+        home = module_name(self.file) if self.file else self.target.partition(":")[0]
+        return f"{module}.".startswith(f"{home.partition('.')[0]}.")
+
+    def misfit(self) -> str:
+        """Why the plugin's package asks for another version of Plait, or nothing."""
+        for line in (self.distribution.requires if self.distribution else None) or ():
+            if _canonical(re.split(r"[^\w.-]", line)[0]) == PROJECT:
+                from packaging.requirements import Requirement
+
+                wanted = Requirement(line).specifier
+                if not wanted.contains(__version__, prereleases=True):
+                    return f"made for {PROJECT} {wanted}, this is {__version__}"
+        return ""
 
     @property
     def file(self) -> Path | None:

@@ -27,7 +27,7 @@ from core.registry import Entry, provided_by, registries
 if TYPE_CHECKING:
     from core.config import Config
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("plait")
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,11 @@ def load_like(words: Iterable[str], strict: bool = False) -> Plugins:
     return load(words, strict=strict)
 
 
+def current() -> list[Plugin]:
+    """The plugins found by the latest `load`."""
+    return _current.found if _current else []
+
+
 def acting(config: Config) -> Any:
     """The hooks of the plugins that `config` names: call them by name, with keywords."""
     return load_like(config.plugins, config.strict).hook
@@ -179,4 +184,5 @@ def _answer(plugin: Plugin, body: object) -> None:
 
 def _note(plugin: Plugin) -> str:
     assert plugin.error is not None
-    return f"note: {plugin} did not load: {cause(plugin.error)}"
+    misfit = f"; {found}" if (found := plugin.misfit()) else ""
+    return f"note: {plugin} did not load: {cause(plugin.error)}{misfit}"

@@ -70,6 +70,11 @@ def read_words(words: Iterable[str], mistakes: list[str]) -> Node:
     return tree
 
 
+def packaged() -> list[str]:
+    """The names of the configurations that ship."""
+    return sorted(path.stem for path in PACKAGED.glob("*.yaml"))
+
+
 def _read(path: Path, mistakes: list[str], above: tuple[Path, ...]) -> Node:
     shown = _shown(path)
     tree = Node({}, shown)
@@ -180,14 +185,14 @@ def _find(name: str, folder: Path) -> Path | str:
     if path.is_dir():
         return f"{name}: is a folder, not a configuration."
     if Path(name).parent.as_posix() in (".", "configs"):
-        for packaged in (PACKAGED / Path(name).name, PACKAGED / f"{Path(name).name}.yaml"):
-            if packaged.is_file():
-                return packaged
+        for ours in (PACKAGED / Path(name).name, PACKAGED / f"{Path(name).name}.yaml"):
+            if ours.is_file():
+                return ours
     here = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-    ours = sorted(p.stem for p in PACKAGED.glob("*.yaml"))
-    near = get_close_matches(path.name, here, n=1) or get_close_matches(path.stem, ours, n=1)
+    names = packaged()
+    near = get_close_matches(path.name, here, n=1) or get_close_matches(path.stem, names, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    return f"{name}: there is no such file.{hint} Configurations that ship: {', '.join(ours)}."
+    return f"{name}: there is no such file.{hint} Configurations that ship: {', '.join(names)}."
 
 
 def _listed(node: Node | None, mistakes: list[str]) -> list[str]:

@@ -62,10 +62,10 @@ def from_arguments(
     return _build([*trees, tree], (), strict, report)
 
 
-def plugin_words(config: str | Path, words: Iterable[str] = ()) -> list[str]:
+def plugin_words(config: str | Path | None, words: Iterable[str] = ()) -> list[str]:
     """The `plugins:` of a configuration, without reading the rest of it."""
     report = Report()
-    tree = read_file(config, report.lines)
+    tree = Node({}, "") if config is None else read_file(config, report.lines)
     merge(tree, read_words(words, report.lines))
     found = _plugin_words(tree, (), report)
     if report.lines:

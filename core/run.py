@@ -1,0 +1,117 @@
+"""The command line: `python -m core.run CONFIG [key=value ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from core import __version__, plugins
+from core.errors import UserError
+from core.registry import registries
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. Settings are written key=value, without dashes; see --help.")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run what the command line asks for.
+
+    -> exit status: the app's, 2 after a user's mistake, 1 after a fault, 130 after Ctrl-C.
+    """
+    try:
+        status = _run(_parse(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return status
+    except UserError as error:
+        message = str(error)
+        print(
+            message, *(n for n in registries.notes if n not in message), sep="\n", file=sys.stderr
+        )
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        traceback.print_exc()
+        print("\n".join([_blame(error), *registries.notes]), file=sys.stderr)
+        return 1
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--help", "-h", nargs="?", const="", metavar="SECTION")
+    parser.add_argument("--list-plugins", action="store_true")
+    parser.add_argument("--print-config", action="store_true")
+    parser.add_argument("-p", dest="plugins", action="append", default=[], metavar="NAME")
+    parser.add_argument("--strict", action="store_true")
+    parser.add_argument("--version", action="store_true")
+    return parser.parse_intermixed_args(argv)
+
+
+def _run(asked: argparse.Namespace) -> int:
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+    log = logging.getLogger("plait")
+    log.setLevel(logging.INFO)
+    words = list(asked.words)
+    first_is_file = bool(words) and ("=" not in words[0] or Path(words[0]).is_file())
+    config_file = words.pop(0) if first_is_file else None
+    if asked.version:
+        print(f"plait {__version__}")
+    elif asked.help is not None:
+        from core import explain
+
+        log.setLevel(logging.ERROR)
+        if asked.help:
+            plugins.load(asked.plugins, strict=asked.strict)
+        print(explain.section(asked.help) if asked.help else explain.general(), end="")
+    elif asked.list_plugins:
+        from core.listing import show
+
+        log.setLevel(logging.ERROR)  # the listing says what failed
+        named = []
+        if config_file or words:
+            from core.settings import plugin_words
+
+            named = plugin_words(config_file, words)
+        show(plugins.load([*named, *asked.plugins], strict=asked.strict), registries)
+    elif config_file is None and not words:
+        raise UserError(
+            "name a configuration: python -m core.run CONFIG [key=value ...]; see --help."
+        )
+    else:
+        from core import settings
+
+        config = settings.load(config_file, words, plugins=asked.plugins, strict=asked.strict)
+        if asked.print_config:
+            from core.yaml_text import dump
+
+            print(dump(config), end="")
+            return 0
+        return registries.apps.get(config.run.use)(config.run.options).run(config)
+    return 0
+
+
+def _blame(error: BaseException) -> str:
+    """Whose fault an unexpected exception is: the innermost code that is a plugin's, or ours."""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] in ("core", "plugins", "models"):
+            break
+        for plugin in plugins.current():
+            if not plugin.builtin and plugin.holds(module):
+                return f"This is a fault of {plugin}, not of your configuration. Tell its authors."
+    return "This is a fault of Plait, not of your configuration. Please report it."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
