@@ -1,0 +1,136 @@
+"""The bench app: which workloads run on whom, in which order, and what is printed of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from core.errors import UserError
+from core.interfaces import App
+from plugins.apps.bench.workloads import workload, workloads
+
+if TYPE_CHECKING:
+    import torch
+
+    from core.config import Config
+    from core.setup import Setup
+    from plugins.apps.bench.comparison import Side
+    from plugins.apps.bench.roofline import ModelSize
+
+WARM_UP = "decode:1:3:8:99"
+
+
+class Bench(App):
+    """Times workloads of fixed token ids, as JSON lines on standard output and a table beside."""
+
+    @dataclass
+    class Options:
+        workloads: list[str] = field(
+            default_factory=lambda: ["standard"],
+            metadata={"help": "workloads by name, such as decode:8:128:256:11, or standard"},
+        )
+        repeat: int = field(
+            default=1, metadata={"help": "runs of each workload; the table has their median"}
+        )
+        peer: Literal["transformers"] | None = field(
+            default=None,
+            metadata={"help": "an engine that runs the same workloads in turn: transformers"},
+        )
+        continuous: bool = field(
+            default=True, metadata={"help": "with the peer: time its continuous batching, too"}
+        )
+        host: bool = field(
+            default=False,
+            metadata={"help": "time the host's work in a step instead; reads no weights"},
+        )
+        out: str | None = field(
+            default=None, metadata={"help": "file to which the JSON lines are added as well"}
+        )
+
+    options: Options
+
+    def run(self, config: Config) -> int:
+        if self.options.host:
+            from plugins.apps.bench.host import show_host_costs
+
+            return show_host_costs(config)
+        loads = workloads(self.options.workloads)
+        if self.options.repeat < 1:
+            raise UserError(f"run.repeat must be 1 or more, not {self.options.repeat}.")
+
+        from core import LLM
+        from core.setup import device_of, dtype_of, read_setup
+        from plugins.apps.bench.comparison import Comparison, engine_side
+        from plugins.apps.bench.machine import measure
+        from plugins.apps.bench.measure import fold
+
+        setup = read_setup(config)
+        device, dtype = device_of(config, 0), dtype_of(config, setup)
+        loads = [fold(work, setup.model_config.vocab_size) for work in loads]
+        machine = measure(device, dtype)  # before the engine takes the memory
+        _say(
+            f"{device}: {machine.bandwidth / 1e9:.0f} GB/s, "
+            f"{machine.peak / 1e12:.2f} TFLOP/s in {str(dtype).removeprefix('torch.')}"
+        )
+        with LLM.open(config) as llm:
+            at_once = llm.engine.limits.max_num_seqs
+            sides: list[Side] = [engine_side(llm)]
+            if self.options.peer:
+                sides += self._peer(config, setup, device, dtype, at_once)
+            comparison = Comparison(
+                sides,
+                machine,
+                model_size(setup, dtype, config.parallel.tensor),
+                at_once=at_once,
+                repeat=self.options.repeat,
+                out=Path(self.options.out) if self.options.out else None,
+            )
+            comparison.warm_up(fold(workload(WARM_UP), setup.model_config.vocab_size))
+            for work in loads:
+                comparison.run(work)
+            comparison.show()
+        return 0
+
+    def _peer(
+        self, config: Config, setup: Setup, device: torch.device, dtype: torch.dtype, at_once: int
+    ) -> Sequence[Side]:
+        from plugins.apps.bench.peer import Transformers
+
+        dummy = config.model.weights == "dummy"
+        peer = Transformers(setup.checkpoint.path, dtype, device, weights=not dummy)
+        return peer.sides(at_once, continuous=self.options.continuous)
+
+
+def model_size(setup: Setup, dtype: torch.dtype, ranks: int) -> ModelSize:
+    """What a step of this model reads and computes."""
+    import torch
+
+    from plugins.apps.bench.roofline import ModelSize
+
+    config = setup.model_config
+    with torch.device("meta"):
+        model = setup.architecture.model(config)
+    products = {
+        id(module.weight): module.weight.numel()
+        for module in model.modules()
+        if isinstance(module, torch.nn.Linear)
+    }
+    output = config.vocab_size * config.hidden_size
+    return ModelSize(
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        matrices=sum(products.values()) - output,
+        output=output,
+        weight_bytes=dtype.itemsize,
+        cache_bytes=dtype.itemsize,
+        ranks=ranks,
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
