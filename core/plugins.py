@@ -53,11 +53,12 @@ _warned: set[str] = set()
 _current: Plugins | None = None
 
 
-def load(words: Iterable[str] = (), *, strict: bool = False) -> Plugins:
+def load(words: Iterable[str] = (), *, strict: bool = False, warn: bool = True) -> Plugins:
     """Load every plugin that is built in, installed or named; empties the registries before.
 
     `words` name plugins, modules and files, or with "no:" leave one out. A plugin that fails is
-    recorded and undone; UserError only if a word names it, or if `strict`.
+    recorded and undone; UserError only if a word names it, or if `strict`. Otherwise the log
+    gets its traceback, once, unless `warn` is false.
     """
     global _current
     words = tuple(absolute(word, Path.cwd()) for word in words)
@@ -85,11 +86,12 @@ def load(words: Iterable[str] = (), *, strict: bool = False) -> Plugins:
             if plugin.named or strict:
                 mistakes.append(f"{plugin} did not load: {cause(error)}")
                 mistakes += indent(trace, "    ").splitlines() if strict else []
-            elif plugin.target not in _warned and multiprocessing.parent_process() is None:
-                _warned.add(plugin.target)
+            elif multiprocessing.parent_process() is None:
                 warnings.append(f"{plugin} did not load:\n{trace}")
     for warning in warnings:
-        log.warning("%s", warning)
+        if warn and warning not in _warned:
+            _warned.add(warning)
+            log.warning("%s", warning)
     if mistakes:
         raise UserError("\n".join(mistakes))
     calls = {name: getattr(offering.hook, name) for name in hooks.OFFERING}

@@ -60,8 +60,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 def _run(asked: argparse.Namespace) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    log = logging.getLogger("plait")
-    log.setLevel(logging.INFO)
+    logging.getLogger("plait").setLevel(logging.INFO)
     words = list(asked.words)
     first_is_file = bool(words) and ("=" not in words[0] or Path(words[0]).is_file())
     config_file = words.pop(0) if first_is_file else None
@@ -70,20 +69,19 @@ def _run(asked: argparse.Namespace) -> int:
     elif asked.help is not None:
         from core import explain
 
-        log.setLevel(logging.ERROR)
         if asked.help:
-            plugins.load(asked.plugins, strict=asked.strict)
+            plugins.load(asked.plugins, strict=asked.strict, warn=False)
         print(explain.section(asked.help) if asked.help else explain.general(), end="")
     elif asked.list_plugins:
         from core.listing import show
 
-        log.setLevel(logging.ERROR)  # the listing says what failed
         named = []
         if config_file or words:
             from core.settings import plugin_words
 
             named = plugin_words(config_file, words)
-        show(plugins.load([*named, *asked.plugins], strict=asked.strict), registries)
+        every = [*named, *asked.plugins]
+        show(plugins.load(every, strict=asked.strict, warn=False), registries)
     elif config_file is None and not words:
         raise UserError(
             "name a configuration: python -m core.run CONFIG [key=value ...]; see --help."

@@ -1,0 +1,3 @@
+"""Cannot be imported."""
+
+import plait_absent  # noqa: F401
