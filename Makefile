@@ -11,7 +11,7 @@
 TORCH ?= torch
 VENV ?= .venv
 ARGS ?=
-WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+WORKERS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
 PYTHON ?= $(firstword $(foreach p,python3 python3.11 python3.12 python3.13,$(shell \
   $(p) -c 'import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
   && echo $(p))))

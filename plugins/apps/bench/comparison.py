@@ -6,11 +6,11 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from core import __version__
 from plugins.apps.bench.measure import run
 from plugins.apps.bench.report import latencies, record, summary
 from plugins.apps.bench.roofline import Machine, ModelSize, floor
@@ -37,11 +37,7 @@ def engine_side(llm: LLM) -> Side:
         times = run(llm, work)
         return times.seconds, {"tp": llm.config.parallel.tensor} | latencies(times)
 
-    try:
-        name = f"plait-{version('plait')}"
-    except PackageNotFoundError:  # a source tree that was not installed
-        name = "plait"
-    return Side(name, time)
+    return Side(f"plait-{__version__}", time)
 
 
 @dataclass(frozen=True)
