@@ -1,0 +1,1 @@
+"""`run: plan`: what each rank would read and hold, from headers alone."""

@@ -1,0 +1,108 @@
+"""The footer of a dry run: sizes of model and cache, what ranks read, and what they wait for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core.parallel.problems import ranges
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from core.config import Config
+    from core.parallel import Index, ParallelPlan
+    from core.setup import Setup
+
+TYPES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F8_E4M3": "fp8"}
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What the keys and values of one token take over all layers, in bytes."""
+
+    whole: int  # of the model on one device
+    ranks: tuple[int, ...]
+    page_size: int  # tokens
+
+
+def cache_of(config: Config, setup: Setup, dtype: torch.dtype) -> Cache:
+    """The cache that this configuration would make for a model of type `dtype`."""
+    import torch
+
+    from core import registry
+
+    plan = setup.plan
+    asked = config.cache.dtype
+    itemsize = dtype.itemsize if asked == "auto" else getattr(torch, asked).itemsize
+    page_size = config.cache.page_size
+    if page_size == "auto":
+        page_size = next(iter(registry.attention.get(config.attention.use).page_sizes), 256)
+    with torch.device("meta"):
+        whole = _elements(setup.architecture.model(setup.model_config))
+    made: list[tuple[object, int]] = []  # ranks mostly have one of few configs
+    ranks = []
+    for rank in range(plan.tensor):
+        local = plan.local_config(rank)
+        known = [size for other, size in made if other == local]
+        size = known[0] if known else _elements(plan.local_model(rank))
+        made.append((local, size))
+        ranks.append(size * itemsize)
+    return Cache(whole * itemsize, tuple(ranks), page_size)
+
+
+def _elements(model: nn.Module) -> int:
+    """Elements of keys and values that one token adds."""
+    from core.layers import Attention
+
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
+    return sum(2 * layer.kv_heads * layer.head_dim for layer in layers)
+
+
+def facts(plan: ParallelPlan, index: Index, cache: Cache) -> dict[str, str]:
+    """Each line of the footer: what it is, and its value in words."""
+    summary = plan.summary(index)
+    parameters = sum(math.prod(shape) for shape, _ in index.values())
+    types = sorted({TYPES.get(dtype, dtype) for _, dtype in index.values()})
+    size = decimal(summary.checkpoint_bytes)
+    page = cache.page_size
+    found = {
+        "model": f"{amount(parameters)} parameters, {size} in {' and '.join(types)}",
+        "KV cache of a token": binary(cache.whole),
+        "KV cache of a page": f"{binary(cache.whole * page)} a page of {page} tokens",
+        "bytes read by each rank": ", ".join(decimal(n) for n in summary.read_bytes),
+        "read by more than one rank": f"{summary.copied_share:.1%}",
+        "fullest rank / mean": f"{summary.imbalance:.2f}",
+        "collectives a forward pass": str(summary.collectives),
+        "tensor sizes that work": ranges(summary.sizes),
+    }
+    if plan.tensor > 1:
+        shares = ", ".join(binary(n) for n in cache.ranks)
+        found["KV cache of a token"] += f" (by rank: {shares})"
+    return found
+
+
+def amount(number: int) -> str:
+    """A large number as people say it: 8.19 B, 596 M, 1.4 k."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return str(number)
+
+
+def decimal(count: int) -> str:
+    """Bytes on a disk or link: 16.4 GB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"
+
+
+def binary(count: int) -> str:
+    """Bytes in memory: 144 KiB."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} B"
