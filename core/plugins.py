@@ -73,13 +73,19 @@ def load(words: Iterable[str] = (), *, strict: bool = False, warn: bool = True) 
         try:
             with provided_by(plugin.provider):
                 body = _import(plugin)
-                _answer(plugin, body)
-            plugin.body = body
-            offering.register(body, str(plugin))
+                _check_names(body)
+                offering.register(body, str(plugin))
+                # this plugin's alone, so that a fault in it is its own
+                for answer in offering.hook.register.get_hookimpls():
+                    if answer.plugin is body:
+                        answer.function(*(registries for _ in answer.argnames))
             if plugin.named:
                 acting.register(body, str(plugin))
+            plugin.body = body
         except (Exception, SystemExit) as error:
             registries.restore(before)
+            if offering.has_plugin(str(plugin)):
+                offering.unregister(name=str(plugin))
             plugin.error = error
             registries.notes.append(_note(plugin))
             trace = "".join(traceback.format_exception(error)).rstrip()
@@ -161,8 +167,8 @@ def _execute(file: Path) -> object:
     return module
 
 
-def _answer(plugin: Plugin, body: object) -> None:
-    """Check the plugin's hooks, then let it register; alone, so that a fault is its own."""
+def _check_names(body: object) -> None:
+    """Refuse hooks that nobody would call: misspelt, or without their mark."""
     known = hooks.OFFERING + hooks.ACTING
     for name in dir(body):
         function = getattr(body, name, None)
@@ -179,9 +185,6 @@ def _answer(plugin: Plugin, body: object) -> None:
             and function.__module__ == getattr(body, "__name__", None)
         ):
             raise UserError(f"its function {name!r} has the name of a hook: mark it @hookimpl.")
-    alone = _manager()
-    alone.register(body, str(plugin))
-    alone.hook.register(registries=registries)
 
 
 def _note(plugin: Plugin) -> str:
