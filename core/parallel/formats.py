@@ -1,0 +1,151 @@
+"""Formats: how a checkpoint stores a logical matrix, as far as cutting it is concerned.
+
+A format says, for each role (the last name of a parameter), how many logical elements one storage
+index covers on each dim. Strategies and recipes need to know nothing else about quantization.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from core.errors import UserError
+from core.parallel.problems import listed
+
+Dim = tuple[str, int]  # (logical dim, elements per storage index); dim `part`: a slot per part
+Dims = tuple[Dim, ...]
+
+EXPERT = "expert"
+PART = "part"
+GENERIC = ("out", "in", "dim2", "dim3", "dim4", "dim5")
+
+
+@dataclass(frozen=True)
+class Format:
+    """Role -> stored dims. `refuses` names logical dims that cannot be cut, with the reason.
+
+    Formats are compared by name, so the name says every parameter.
+    """
+
+    name: str
+    roles: Mapping[str, Dims] = field(compare=False)
+    refuses: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def dims(self, role: str, rank: int) -> Dims:
+        """The stored dims of a parameter of `rank` dims; plain ones for a role not listed."""
+        declared = self.roles.get(role)
+        if declared is not None and len(declared) == rank:
+            return declared
+        if declared is not None and len(declared) < rank and declared[0][0] == EXPERT:
+            return declared + tuple((name, 1) for name in GENERIC[: rank - len(declared)])
+        return tuple((name, 1) for name in GENERIC[:rank])
+
+
+DENSE = Format("dense", {"weight": (("out", 1), ("in", 1)), "bias": (("out", 1),)})
+
+
+def fp8_block(block_out: int = 128, block_in: int = 128) -> Format:
+    """FP8 weights with one scale per block; the grid is rounded up at the edges."""
+    scale = {"weight_scale_inv": (("out", block_out), ("in", block_in))}
+    return Format(f"fp8-block-{block_out}x{block_in}", {**DENSE.roles, **scale})
+
+
+FP8_BLOCK = fp8_block()
+FP8_CHAN = Format("fp8-channel", {**DENSE.roles, "weight_scale": (("out", 1),)})
+FP8_TENSOR = Format("fp8-tensor", {**DENSE.roles, "weight_scale": ((PART, 1),)})
+
+
+def gptq(bits: int = 4, group: int = 128, desc_act: bool = False) -> Format:
+    """GPTQ: weights packed along `in`, zeros along `out`, one scale per group on `in`."""
+    pack = 32 // bits
+    reason = "its act-order groups (desc_act) are scattered over the whole input"
+    return Format(
+        f"gptq-{bits}bit-g{group}" + ("-act-order" if desc_act else ""),
+        {
+            "qweight": (("in", pack), ("out", 1)),
+            "qzeros": (("in", group), ("out", pack)),
+            "scales": (("in", group), ("out", 1)),
+            "g_idx": (("in", 1),),
+            "bias": (("out", 1),),
+        },
+        {"in": reason} if desc_act else {},
+    )
+
+
+def awq(bits: int = 4, group: int = 128) -> Format:
+    """AWQ: weights and zeros packed along `out`, one scale per group on `in`."""
+    pack = 32 // bits
+    return Format(
+        f"awq-{bits}bit-g{group}",
+        {
+            "qweight": (("in", 1), ("out", pack)),
+            "qzeros": (("in", group), ("out", pack)),
+            "scales": (("in", group), ("out", 1)),
+            "bias": (("out", 1),),
+        },
+    )
+
+
+def expert_format(inner: Format) -> Format:
+    """`inner` for a stack of experts: every role gets a leading expert dim."""
+    roles = {role: ((EXPERT, 1), *dims) for role, dims in inner.roles.items()}
+    return Format(f"experts of {inner.name}", roles, inner.refuses)
+
+
+class Quantization:
+    """A storage format and the modules that compute on it; subclasses go in `quantization`."""
+
+    summary: ClassVar[str] = ""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+
+    @classmethod
+    def matches(cls, config: Mapping[str, Any]) -> bool:
+        """Whether this class understands a checkpoint's `quantization_config`."""
+        raise NotImplementedError
+
+    def format(self, source: str) -> Format:
+        """The format of the checkpoint module `source` (DENSE for those left unconverted)."""
+        raise NotImplementedError
+
+    def prepare(self, module: Any, format: Format, parts: int) -> None:
+        """Turn a plain module on the meta device into one that holds the format's parameters.
+
+        `parts` is the number of checkpoint modules that are packed into it.
+        """
+        raise NotImplementedError
+
+    def finalize(self, module: Any, format: Format) -> None:
+        """Repack what was loaded for the kernels; local to one rank."""
+
+
+def formats_of(config: Mapping[str, Any]) -> Quantization | None:
+    """The registered format for a checkpoint, from its config.json; None when it is not quantized.
+
+    Raises UserError when no format, or more than one, claims its `quantization_config`: weights
+    are never loaded as plain numbers that they are not.
+    """
+    from core import registry
+
+    stored = config.get("quantization_config")
+    if not stored:
+        return None
+    names = registry.quantization.names()
+    found = [name for name in names if registry.quantization.get(name).matches(stored)]
+    method = (
+        stored.get("quant_method", "no quant_method") if isinstance(stored, Mapping) else stored
+    )
+    if len(found) == 1:
+        made: Quantization = registry.quantization.get(found[0])(stored)
+        return made
+    if found:
+        raise UserError(
+            f"The checkpoint's quantization_config ({method}) is claimed by {listed(found)}; "
+            "switch all but one of these plugins off."
+        )
+    raise UserError(
+        f"The checkpoint is quantized (quantization_config: {method}) and no plugin reads that "
+        f"format. Registered: {listed(names)}. Use an unquantized checkpoint, or install a plugin."
+    )

@@ -1,0 +1,138 @@
+"""Process groups: ranks that are processes, over gloo on a CPU and NCCL on GPUs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from core.errors import UserError
+from core.parallel.groups import Communicator, Solo
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+T = TypeVar("T")
+
+
+def connect(
+    store: Store,
+    rank: int,
+    size: int,
+    device: torch.device | str,
+    timeout: float = 600.0,
+    address: str | None = None,
+) -> Communicator:
+    """Join the group of `size` ranks that meet in `store`, for tensors on `device`.
+
+    The group belongs to the caller: torch's default group is not touched, so several engines can
+    live in one process. Give each group a store (or a `PrefixStore`) of its own. `timeout` is in
+    seconds; `address` is the host's own address for gloo, where the default is wrong.
+    """
+    device = torch.device(device)
+    if size == 1:
+        return Solo()
+    if device.type == "cpu":
+        return GlooCommunicator(store, rank, size, timeout, address)
+    if device.type == "cuda" and dist.is_nccl_available():
+        return NcclCommunicator(store, rank, size, timeout, device)
+    raise UserError(f"There is no communication library for tensor parallel on {device}.")
+
+
+class GlooCommunicator(Communicator):
+    """CPU tensors. Shards are gathered and summed in rank order: the same bits on every rank."""
+
+    def __init__(
+        self, store: Store, rank: int, size: int, timeout: float, address: str | None
+    ) -> None:
+        self.rank, self.size = rank, size
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._timeout = timedelta(seconds=timeout)
+        options._devices = [
+            gloo.create_device(hostname=address) if address else gloo.create_default_device()
+        ]
+        self._group: Any = gloo(store, rank, size, options)
+
+    def gather_all(self, x: Tensor) -> list[Tensor]:
+        x = x.contiguous()
+        shards = [torch.empty_like(x) for _ in range(self.size)]
+        self._group.allgather([shards], [x]).wait()
+        return shards
+
+    def broadcast_object(self, value: T | None, root: int = 0) -> T:
+        return _broadcast(self._group, value, self.rank, root, torch.device("cpu"))
+
+    def close(self) -> None:
+        self._group = None
+
+
+class NcclCommunicator(Communicator):
+    """CUDA tensors on the current stream. Sums are NCCL's: every rank gets the same bits."""
+
+    def __init__(
+        self, store: Store, rank: int, size: int, timeout: float, device: torch.device
+    ) -> None:
+        self.rank, self.size, self.device = rank, size, device
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timedelta(seconds=timeout)
+        self._group: Any = dist.ProcessGroupNCCL(store, rank, size, options)
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        self._group.allreduce([x]).wait()
+        return x
+
+    def gather_all(self, x: Tensor) -> list[Tensor]:
+        return list(self._gathered(x).unbind(0))
+
+    def all_gather(self, x: Tensor, sizes: Sequence[int] | None = None, dim: int = -1) -> Tensor:
+        if sizes is not None and len(set(sizes)) > 1:
+            return super().all_gather(x, sizes, dim)
+        shards = self._gathered(x)  # [size, *x.shape]
+        dim = dim % x.dim()
+        return shards.movedim(0, dim).flatten(dim, dim + 1)
+
+    def _gathered(self, x: Tensor) -> Tensor:
+        x = x.contiguous()
+        shards = x.new_empty((self.size, *x.shape))
+        self._group._allgather_base(shards, x).wait()
+        return shards
+
+    def reduce_scatter(self, x: Tensor) -> Tensor:
+        if x.shape[0] % self.size:
+            return super().reduce_scatter(x)
+        part = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
+        self._group._reduce_scatter_base(part, x.contiguous()).wait()
+        return part
+
+    def broadcast_object(self, value: T | None, root: int = 0) -> T:
+        return _broadcast(self._group, value, self.rank, root, self.device)
+
+    def close(self) -> None:
+        """Free NCCL's memory and threads. Drop captured graphs before."""
+        if self._group is not None:
+            self._group.shutdown()
+            self._group = None
+
+
+def _broadcast(group: Any, value: T | None, rank: int, root: int, device: torch.device) -> T:
+    """A picklable value from `root`, sent as its length and its bytes."""
+    payload = pickle.dumps(value) if rank == root else b""
+    length = torch.tensor([len(payload)], dtype=torch.int64, device=device)
+    options = dist.BroadcastOptions()
+    options.rootRank = root
+    options.rootTensor = 0
+    group.broadcast([length], options).wait()
+    if rank == root:
+        data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
+    else:
+        data = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
+    group.broadcast([data], options).wait()
+    received: T = pickle.loads(data.cpu().numpy().tobytes())
+    return received
