@@ -112,6 +112,13 @@ def _wanted(hint: Any, value: Any) -> str:
 
 
 def _convert(hint: Any, value: Any) -> Any:
+    # text is not shown to OmegaConf, which would find references in ${x} and gaps in ???
+    if hint is str and isinstance(value, str):
+        return value
+    if hint == dict[str, Any] and isinstance(value, dict):
+        return value
+    if hint == list[str] and isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return value
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -119,8 +126,6 @@ def _convert(hint: Any, value: Any) -> Any:
         schema = OmegaConf.structured(make_dataclass("Value", [("value", hint)]))
     except (OmegaConfBaseException, ValueError, TypeError) as error:
         raise BadAnnotation(f"{hint} ({str(error).splitlines()[0]})") from error
-    if value == "???" and str in _kinds(hint):  # OmegaConf's own mark for "missing"
-        return value
     try:
         OmegaConf.update(schema, "value", value, force_add=True)
         return vars(OmegaConf.to_object(schema))["value"]

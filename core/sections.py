@@ -63,6 +63,8 @@ def fill(cls: type[Any], node: Node, key: Key, report: Report, owner: str = "") 
     values: dict[str, Any] = {}
     before = len(report.lines)
     for name, child in node.children.items():
+        if ".".join((*key, name)) in report.wrong:
+            continue
         if name not in known:
             report.mistake((*key, name), child.origin, _unknown(name, key, list(known), owner))
         elif isinstance(hints[name], type) and is_dataclass(hints[name]):

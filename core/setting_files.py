@@ -55,8 +55,10 @@ def read_words(words: Iterable[str], mistakes: list[str]) -> Node:
         try:
             loader = _Loader(text)
             node = loader.get_single_node()
-            value = _Walk(loader, "command line", mistakes).node(node, tuple(key.split(".")))
-        except yaml.YAMLError as error:
+            value = _Walk(loader, "command line", mistakes, lines=False).node(
+                node, tuple(key.split("."))
+            )
+        except (yaml.YAMLError, RecursionError) as error:
             if text.lstrip()[:1] in ("[", "{", '"', "'"):
                 mistakes.append(f"command line: {key}: {text!r} is not YAML: {_problem(error)}.")
                 continue
@@ -105,7 +107,7 @@ def _read(path: Path, mistakes: list[str], above: tuple[Path, ...]) -> Node:
         line = f":{mark.line + 1}" if mark else ""
         mistakes.append(f"{shown}{line}: is not YAML: {_problem(error)}.")
         return tree
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         mistakes.append(f"{shown}: is not YAML: {_problem(error)}.")
         return tree
     _place_plugins(tree, path.parent)
@@ -128,22 +130,24 @@ def _read(path: Path, mistakes: list[str], above: tuple[Path, ...]) -> Node:
 class _Walk:
     """Turns YAML nodes into settings; notes keys that are set twice."""
 
-    def __init__(self, loader: _Loader, file: str, mistakes: list[str]) -> None:
-        self.loader, self.file, self.mistakes = loader, file, mistakes
+    def __init__(
+        self, loader: _Loader, file: str, mistakes: list[str], *, lines: bool = True
+    ) -> None:
+        self.loader, self.file, self.mistakes, self.lines = loader, file, mistakes, lines
         self.seen: set[int] = set()
         self.open: set[int] = set()
 
     def node(self, node: yaml.Node | None, at: tuple[str, ...], line: int | None = None) -> Node:
         """The settings at and below a YAML node, which lies at the key `at`."""
-        origin = self.file if line is None else f"{self.file}:{line}"
+        origin = f"{self.file}:{line}" if line and self.lines else self.file
         if not isinstance(node, yaml.MappingNode):
-            value = None if node is None else self.loader.construct_object(node, deep=True)
+            value = None if node is None else self._value(node)
             scalar = isinstance(node, yaml.ScalarNode) and value is not None
             return Node(value, origin, node.value if node is not None and scalar else None)
         if id(node) in self.open:
-            raise yaml.constructor.ConstructorError(
-                None, None, "a mapping contains itself", node.start_mark
-            )
+            raise _refused("a mapping contains itself", node)
+        if node.tag != "tag:yaml.org,2002:map":
+            raise _refused(f"the tag {node.tag} is not allowed", node)
         self.open.add(id(node))
         if id(node) not in self.seen:  # an alias shows one node in several places
             self.seen.add(id(node))
@@ -161,9 +165,7 @@ class _Walk:
         first: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "a key must be a word", key.start_mark
-                )
+                raise _refused("a key must be a word", key)
             if key.value in first and key.value != "<<":
                 full = ".".join((*at, key.value))
                 self.mistakes.append(
@@ -171,6 +173,12 @@ class _Walk:
                     f"first on line {first[key.value]}. Keep one."
                 )
             first.setdefault(key.value, self._line(key))
+
+    def _value(self, node: yaml.Node) -> Any:
+        try:
+            return self.loader.construct_object(node, deep=True)
+        except (ValueError, TypeError, OverflowError) as error:  # 0x_ looks like a number
+            raise _refused(f"{getattr(node, 'value', '')!r} has no value: {error}", node) from error
 
     @staticmethod
     def _line(node: yaml.Node) -> int:
@@ -211,7 +219,11 @@ def _place_plugins(tree: Node, folder: Path) -> None:
         node.value = [absolute(w, folder) if isinstance(w, str) else w for w in node.value]
 
 
-def _problem(error: yaml.YAMLError) -> str:
+def _refused(problem: str, node: yaml.Node) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def _problem(error: Exception) -> str:
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     if "'\\t'" in problem:
         return "a tab stands where YAML allows only spaces"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,10 +14,11 @@ from core.discovery import absolute
 from core.errors import UserError
 from core.plugins import load as load_plugins
 from core.ranges import out_of_range
+from core.references import fill_in
 from core.registry import registries
-from core.sections import Report, fill, sections, settable, unknown_section
+from core.sections import Report, fill, sections, unknown_section
 from core.setting_files import read_file, read_words
-from core.setting_tree import Node, default_use, from_python, leaves, merge, put
+from core.setting_tree import Node, default_use, from_python, merge, put
 
 
 def load(
@@ -82,7 +83,7 @@ def _build(trees: list[Node], plugins: Iterable[str], strict: bool, report: Repo
     tree = Node({}, "")
     for layer in trees:
         merge(tree, layer)
-    _interpolate(tree, report)
+    fill_in(tree, report)
     words = _plugin_words(tree, plugins, report)
     loaded = True
     try:
@@ -120,38 +121,6 @@ def _plugin_words(tree: Node, more: Iterable[str], report: Report) -> list[str]:
     if node.origin:
         report.origins["plugins"] = node.origin
     return [*words, *(absolute(word, Path.cwd()) for word in more)]
-
-
-def _interpolate(tree: Node, report: Report) -> None:
-    """Replace ${key}, ${oc.env:NAME,default} and ${packaged:PATH} by what they stand for."""
-    asking: list[tuple[tuple[str, ...], Node]] = []
-    leaves(tree, lambda key, node: asking.append((key, node)) if "${" in str(node.value) else None)
-    if not asking:
-        return
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    values: dict[str, Any] = {
-        name: {f.name: f.default for f in settable(cls) if f.default is not MISSING}
-        for name, cls in sections().items()
-    }
-    defaults = from_python(values, "")
-    merge(defaults, tree)
-    home = Path(__file__).resolve().parent.parent
-    OmegaConf.register_resolver("packaged", lambda path: str(home / path), replace=True)
-    whole = OmegaConf.create(defaults.plain(), flags={"allow_objects": True})
-    for key, node in asking:
-        try:
-            value: Any = whole
-            for name in key:
-                value = value[name]
-            node.text = None
-            node.value = (
-                OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            )
-        except OmegaConfBaseException as error:
-            sentence = f"{str(error).splitlines()[0]}. Write \\${{ for a plain ${{."
-            report.mistake(key, node.origin, sentence)
 
 
 def _resolve(config: Config, tree: Node, report: Report) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -63,13 +64,13 @@ def _section(config: Config, name: str, options: Any) -> Iterator[str]:
 
 def _line(config: Config, key: str, value: Any) -> str:
     origin = config.origins.get(key) or "default"
-    # ${ would be read as a reference when the file is used
-    text = flow(value).replace("${", "\\${")
     *above, name = key.split(".")
-    return f"{'  ' * len(above)}{name}: {text}  # {origin}\n"
+    return f"{'  ' * len(above)}{name}: {flow(value)}  # {origin}\n"
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, str):  # a plain ${ would be read as a reference
+        return re.sub(r"(\\*)\$\{", r"\1\1\\${", value)
     if isinstance(value, Component):
         return value.use
     if is_dataclass(value) and not isinstance(value, type):
