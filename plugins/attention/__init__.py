@@ -1,0 +1,19 @@
+"""The built-in attention backends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from core.registry import Registries
+
+
+@hookimpl
+def register(registries: Registries) -> None:
+    registries.attention.register(
+        "sdpa",
+        "plugins.attention.sdpa:Sdpa",
+        summary="torch's scaled_dot_product_attention, on any device",
+    )

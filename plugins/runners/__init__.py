@@ -1,0 +1,17 @@
+"""The built-in runners."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from core.registry import Registries
+
+
+@hookimpl
+def register(registries: Registries) -> None:
+    registries.runners.register(
+        "eager", "plugins.runners.eager:Eager", summary="runs each operation as it comes"
+    )
