@@ -11,19 +11,18 @@ from typing import Any, Literal
 class ModelConfig:
     """Which checkpoint to run, and how to read it."""
 
-    path: str = field(metadata={"help": "folder of the checkpoint"})
+    path: str = field(metadata={"help": "folder of the checkpoint, or its name on the hub"})
     tokenizer: str | None = field(
-        default=None, metadata={"help": "folder of the tokenizer; null: the model's own"}
+        default=None,
+        metadata={"help": "where the tokenizer is, if not with the model"},
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
         default="auto",
-        metadata={
-            "help": "type of weights and activations; auto: the checkpoint's, float32 on a CPU"
-        },
+        metadata={"help": "type of weights and activations; auto: as the checkpoint was saved"},
     )
     device: str = field(
         default="auto",
-        metadata={"help": "auto, cpu, cuda or cuda:N; auto: cuda where there is one"},
+        metadata={"help": "auto, cpu, cuda or cuda:N (of rank 0); auto: cuda where there is one"},
     )
     max_length: int | None = field(
         default=None,
@@ -97,13 +96,14 @@ class CacheConfig:
     memory: str | None = field(
         default=None,
         metadata={
-            "help": "memory of the cache on each device, such as 4GiB; null: by memory_fraction"
+            "help": "memory of the cache on each device, such as 4GiB; null: by memory_fraction,"
+            " and at most 4GiB on a CPU"
         },
     )
     memory_fraction: float = field(
         default=0.9,
         metadata={
-            "help": "share of the device's memory that the engine may use in all, weights included"
+            "help": "share of a GPU's memory that the engine may use in all, weights included"
         },
     )
     prefix: bool = field(default=True, metadata={"help": "reuse pages of prompts that begin alike"})

@@ -6,7 +6,8 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
-from core.sections import Key, Report, sections, settable
+from core.report import Key, Report
+from core.sections import sections, settable
 from core.setting_tree import Node, from_python, leaves, merge
 
 HOME = Path(__file__).resolve().parent.parent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, get_type_hints
@@ -10,34 +9,8 @@ from typing import Any, get_type_hints
 from core.checking import BadAnnotation, Unfit, check
 from core.config import COMPONENTS, Config
 from core.errors import UserError
+from core.report import Key, Report
 from core.setting_tree import Node
-
-Key = tuple[str, ...]
-
-
-class Report:
-    """What is wrong, a line each, and where every good value came from."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.origins: dict[str, str] = {}
-        self.wrong: set[str] = set()
-
-    def mistake(self, key: Key, origin: str, sentence: str) -> None:
-        """One line: where, which key, what and what to do."""
-        name = ".".join(key)
-        self.wrong.add(name)
-        self.lines.append(f"{origin}: {name}: {sentence}" if origin else f"{name}: {sentence}")
-
-    def ordered(self) -> list[str]:
-        """The mistakes of each file together, by line."""
-        files: dict[str, int] = {}
-        ranked = []
-        for line in self.lines:
-            place = re.match(r"(.+?):(\d+): ", line)
-            file, number = (place[1], int(place[2])) if place else (line.partition(":")[0], 0)
-            ranked.append((files.setdefault(file, len(files)), number, line))
-        return [line for *_, line in sorted(ranked, key=lambda r: r[:2])]
 
 
 def settable(cls: type[Any]) -> list[Field[Any]]:

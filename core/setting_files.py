@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from core.discovery import absolute
+from core.report import Report
 from core.setting_tree import DOTTED, Node, merge, normal, put
 
 PACKAGED = Path(__file__).resolve().parent.parent / "configs"
@@ -32,22 +33,22 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_file(name: str | Path, mistakes: list[str]) -> Node:
-    """The settings of a file, upon those that it extends. Adds to `mistakes` what is wrong."""
+def read_file(name: str | Path, report: Report) -> Node:
+    """The settings of a file, upon those that it extends. Adds what is wrong to `report`."""
     found = _find(str(name), Path.cwd())
     if isinstance(found, str):
-        mistakes.append(found)
+        report.unread(found)
         return Node({}, str(name))
-    return _read(found, mistakes, ())
+    return _read(found, report, ())
 
 
-def read_words(words: Iterable[str], mistakes: list[str]) -> Node:
+def read_words(words: Iterable[str], report: Report) -> Node:
     """The settings of key=value words; values are YAML, and text where YAML cannot read them."""
     tree = Node({}, "command line")
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not all(key.split(".")):
-            mistakes.append(
+            report.lines.append(
                 f"command line: {word!r} is not key=value. Settings are written like "
                 "model.dtype=float32; one file at a time, see extends."
             )
@@ -55,12 +56,14 @@ def read_words(words: Iterable[str], mistakes: list[str]) -> Node:
         try:
             loader = _Loader(text)
             node = loader.get_single_node()
-            value = _Walk(loader, "command line", mistakes, lines=False).node(
+            value = _Walk(loader, "command line", report, lines=False).node(
                 node, tuple(key.split("."))
             )
         except (yaml.YAMLError, RecursionError) as error:
             if text.lstrip()[:1] in ("[", "{", '"', "'"):
-                mistakes.append(f"command line: {key}: {text!r} is not YAML: {_problem(error)}.")
+                report.lines.append(
+                    f"command line: {key}: {text!r} is not YAML: {_problem(error)}."
+                )
                 continue
             value = Node(text, "command line")
         value.text = text if value.text is not None else None
@@ -77,7 +80,7 @@ def packaged() -> list[str]:
     return sorted(path.stem for path in PACKAGED.glob("*.yaml"))
 
 
-def _read(path: Path, mistakes: list[str], above: tuple[Path, ...]) -> Node:
+def _read(path: Path, report: Report, above: tuple[Path, ...]) -> Node:
     shown = _shown(path)
     tree = Node({}, shown)
     try:
@@ -85,10 +88,10 @@ def _read(path: Path, mistakes: list[str], above: tuple[Path, ...]) -> Node:
         if "\0" in text:
             raise UnicodeDecodeError("utf-8", b"", 0, 1, "binary")
     except UnicodeDecodeError:
-        mistakes.append(f"{shown}: is not a text file. A configuration is YAML in UTF-8.")
+        report.unread(f"{shown}: is not a text file. A configuration is YAML in UTF-8.")
         return tree
     except OSError as error:
-        mistakes.append(f"{shown}: cannot be read: {error.strerror}.")
+        report.unread(f"{shown}: cannot be read: {error.strerror}.")
         return tree
     try:
         loader = _Loader(text)
@@ -96,33 +99,33 @@ def _read(path: Path, mistakes: list[str], above: tuple[Path, ...]) -> Node:
         if node is None:
             return tree
         if not isinstance(node, yaml.MappingNode):
-            mistakes.append(
+            report.unread(
                 f"{shown}:{node.start_mark.line + 1}: a configuration is a mapping of sections, "
                 "such as `model: {path: FOLDER}`; this file holds something else."
             )
             return tree
-        tree = _Walk(loader, shown, mistakes).node(node, ())
+        tree = _Walk(loader, shown, report).node(node, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
-        mistakes.append(f"{shown}{line}: is not YAML: {_problem(error)}.")
+        report.unread(f"{shown}{line}: is not YAML: {_problem(error)}.")
         return tree
     except (yaml.YAMLError, RecursionError) as error:
-        mistakes.append(f"{shown}: is not YAML: {_problem(error)}.")
+        report.unread(f"{shown}: is not YAML: {_problem(error)}.")
         return tree
     _place_plugins(tree, path.parent)
     extends = tree.value.pop("extends", None)
     base = Node({}, shown)
-    for other in _listed(extends, mistakes):
+    for other in _listed(extends, report):
         assert extends is not None
         found = _find(other, path.parent)
         if isinstance(found, str):
-            mistakes.append(f"{extends.origin}: extends: {found}")
+            report.unread(f"{extends.origin}: extends: {found}")
         elif found in (*above, path):
             round_trip = " -> ".join(_shown(p) for p in (*above, path, found))
-            mistakes.append(f"{extends.origin}: extends: runs in a circle: {round_trip}.")
+            report.unread(f"{extends.origin}: extends: runs in a circle: {round_trip}.")
         else:
-            merge(base, _read(found, mistakes, (*above, path)))
+            merge(base, _read(found, report, (*above, path)))
     merge(base, normal(tree))
     return base
 
@@ -130,10 +133,8 @@ def _read(path: Path, mistakes: list[str], above: tuple[Path, ...]) -> Node:
 class _Walk:
     """Turns YAML nodes into settings; notes keys that are set twice."""
 
-    def __init__(
-        self, loader: _Loader, file: str, mistakes: list[str], *, lines: bool = True
-    ) -> None:
-        self.loader, self.file, self.mistakes, self.lines = loader, file, mistakes, lines
+    def __init__(self, loader: _Loader, file: str, report: Report, *, lines: bool = True) -> None:
+        self.loader, self.file, self.report, self.lines = loader, file, report, lines
         self.seen: set[int] = set()
         self.open: set[int] = set()
 
@@ -168,7 +169,7 @@ class _Walk:
                 raise _refused("a key must be a word", key)
             if key.value in first and key.value != "<<":
                 full = ".".join((*at, key.value))
-                self.mistakes.append(
+                self.report.lines.append(
                     f"{self.file}:{self._line(key)}: {full}: is set twice, "
                     f"first on line {first[key.value]}. Keep one."
                 )
@@ -203,13 +204,13 @@ def _find(name: str, folder: Path) -> Path | str:
     return f"{name}: there is no such file.{hint} Configurations that ship: {', '.join(names)}."
 
 
-def _listed(node: Node | None, mistakes: list[str]) -> list[str]:
+def _listed(node: Node | None, report: Report) -> list[str]:
     value: Any = [] if node is None else node.value
     names = [value] if isinstance(value, str) else value
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         return names
     assert node is not None
-    mistakes.append(f"{node.origin}: extends: must be a file or a list of files.")
+    report.unread(f"{node.origin}: extends: must be a file or a list of files.")
     return []
 
 

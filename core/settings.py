@@ -16,7 +16,8 @@ from core.plugins import load as load_plugins
 from core.ranges import out_of_range
 from core.references import fill_in
 from core.registry import registries
-from core.sections import Report, fill, sections, unknown_section
+from core.report import Report
+from core.sections import fill, sections, unknown_section
 from core.setting_files import read_file, read_words
 from core.setting_tree import Node, default_use, from_python, merge, put
 
@@ -34,8 +35,8 @@ def load(
     and resolves every `auto`. UserError lists all mistakes, a line each.
     """
     report = Report()
-    trees = [read_file(config, report.lines)] if config is not None else []
-    trees.append(read_words(words, report.lines))
+    trees = [read_file(config, report)] if config is not None else []
+    trees.append(read_words(words, report))
     return _build(trees, plugins, strict, report)
 
 
@@ -55,7 +56,7 @@ def from_arguments(
     Values of sections are mappings; of two arguments about one key the later counts.
     """
     report = Report()
-    trees = [read_file(config, report.lines)] if config is not None else []
+    trees = [read_file(config, report)] if config is not None else []
     tree = Node({}, "")
     for key, value, origin in arguments:
         for section, node in from_python({key: value}, origin).children.items():
@@ -66,8 +67,8 @@ def from_arguments(
 def plugin_words(config: str | Path | None, words: Iterable[str] = ()) -> list[str]:
     """The `plugins:` of a configuration, without reading the rest of it."""
     report = Report()
-    tree = Node({}, "") if config is None else read_file(config, report.lines)
-    merge(tree, read_words(words, report.lines))
+    tree = Node({}, "") if config is None else read_file(config, report)
+    merge(tree, read_words(words, report))
     found = _plugin_words(tree, (), report)
     if report.lines:
         raise UserError("\n".join(report.lines))
@@ -80,6 +81,8 @@ class _NoOptions:
 
 
 def _build(trees: list[Node], plugins: Iterable[str], strict: bool, report: Report) -> Config:
+    if report.unreadable:
+        raise UserError("\n".join(report.lines))
     tree = Node({}, "")
     for layer in trees:
         merge(tree, layer)
@@ -103,6 +106,8 @@ def _build(trees: list[Node], plugins: Iterable[str], strict: bool, report: Repo
         for key, sentence in out_of_range(config):
             if key not in report.wrong:
                 report.mistake(tuple(key.split(".")), report.origins.get(key, ""), sentence)
+        if loaded and config.model.weights != "auto":
+            _check_source(config.model.weights, report)
         if loaded and "model.device" not in report.wrong:
             _resolve(config, tree, report)
     if report.lines:
@@ -121,6 +126,19 @@ def _plugin_words(tree: Node, more: Iterable[str], report: Report) -> list[str]:
     if node.origin:
         report.origins["plugins"] = node.origin
     return [*words, *(absolute(word, Path.cwd()) for word in more)]
+
+
+def _check_source(name: str, report: Report) -> None:
+    try:
+        registries.sources.entry(name)
+    except UserError as error:
+        key = "model.weights"
+        report.mistake(("model", "weights"), report.origins.get(key, ""), _sentence(error))
+
+
+def _sentence(error: UserError) -> str:
+    """The message without the notes, which come once, at the end."""
+    return " ".join(line for line in str(error).splitlines() if line not in registries.notes)
 
 
 def _resolve(config: Config, tree: Node, report: Report) -> None:
@@ -147,8 +165,7 @@ def _resolve(config: Config, tree: Node, report: Report) -> None:
                 )
             cls = registry.get(name)
         except UserError as error:
-            lines = [line for line in str(error).splitlines() if line not in registries.notes]
-            report.mistake((section,), origin, " ".join(lines))
+            report.mistake((section,), origin, _sentence(error))
             continue
         schema = getattr(cls, "Options", _NoOptions)
         filled = fill(schema, options, (section,), report, f"{registry.kind} {name!r}")

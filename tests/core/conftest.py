@@ -69,6 +69,7 @@ def parts(isolated: Registries, monkeypatch: pytest.MonkeyPatch) -> Registries:
     for section, (base, name) in kinds.items():
         isolated.all()[COMPONENTS[section]].register(name, type(f"The{name}", (base,), {}))
     isolated.samplers.register("min-p", MinP)
+    isolated.sources.register("dummy", MinP)
     isolated.apps.register("recite", Recite)
     return isolated
 

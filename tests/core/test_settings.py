@@ -90,7 +90,7 @@ def test_all_mistakes_come_at_once_each_with_its_place(write) -> None:
         "Registered: fcfs.",
         "base.yaml:2: model.dtype: must be auto, float32, bfloat16 or float16, not 'flaot32'. "
         "Did you mean float32?",
-        "model.path: is required: folder of the checkpoint.",
+        "model.path: is required: folder of the checkpoint, or its name on the hub.",
         "command line: cache.pages: must be 1 or more, not -1.",
     ]
 
@@ -102,6 +102,7 @@ def test_all_mistakes_come_at_once_each_with_its_place(write) -> None:
         ("model.seed=true", "model.seed: must be a whole number, not true."),
         ("model.device=tpu", "model.device: must be auto, cpu, cuda or cuda:N, not 'tpu'."),
         ("model.ignore_config=a", "must be a list of text, not 'a'. Write [a]."),
+        ("model.weights=dumy", "no weight source is called 'dumy'. Did you mean 'dummy'?"),
         ("model.config=[1]", "model.config: must be a mapping, not [1]."),
         ("model=x", "model: takes settings of its own, not a value: path, tokenizer, dtype"),
         ("model.seed.x=1", "model.seed: must be a whole number, not {'x': 1}."),
@@ -124,6 +125,11 @@ def test_a_mistake_is_named(word: str, said: str) -> None:
     assert message.startswith("command line: ")
     assert said in message
     assert "\n" not in message
+
+
+def test_a_file_that_cannot_be_read_is_the_only_mistake(write) -> None:
+    write("a.yaml", "extends: nope.yaml\n")
+    assert refusal(file="a.yaml", path="").count("\n") == 0
 
 
 def test_text_is_taken_as_written(write) -> None:

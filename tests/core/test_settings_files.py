@@ -11,28 +11,29 @@ from hypothesis import settings as budget
 from hypothesis import strategies as st
 
 from core import setting_files
+from core.report import Report
 from core.setting_files import packaged, read_file, read_words
 from core.setting_tree import Node, leaves
 
 
 def read(name: str = "a.yaml") -> Node:
-    mistakes: list[str] = []
-    tree = read_file(name, mistakes)
-    assert mistakes == []
+    report = Report()
+    tree = read_file(name, report)
+    assert report.lines == []
     return tree
 
 
 def refusal(name: str = "a.yaml") -> str:
-    mistakes: list[str] = []
-    read_file(name, mistakes)
-    assert mistakes
-    return "\n".join(mistakes)
+    report = Report()
+    read_file(name, report)
+    assert report.lines
+    return "\n".join(report.lines)
 
 
 def words(*given: str) -> Any:
-    mistakes: list[str] = []
-    tree = read_words(given, mistakes)
-    assert mistakes == []
+    report = Report()
+    tree = read_words(given, report)
+    assert report.lines == []
     return tree.plain()
 
 
@@ -213,16 +214,16 @@ def test_text_that_is_no_yaml_stays_text() -> None:
 
 @pytest.mark.parametrize("word", ["seed", "=3", "a..b=3", "b.yaml", ".=1"])
 def test_a_word_without_key_or_value_is_refused(word: str) -> None:
-    mistakes: list[str] = []
-    read_words([word], mistakes)
-    assert "is not key=value" in mistakes[0]
-    assert repr(word) in mistakes[0]
+    report = Report()
+    read_words([word], report)
+    assert "is not key=value" in report.lines[0]
+    assert repr(word) in report.lines[0]
 
 
 def test_a_word_with_broken_brackets_is_refused() -> None:
-    mistakes: list[str] = []
-    read_words(["sampler={use: min-p"], mistakes)
-    assert "command line: sampler: '{use: min-p' is not YAML" in mistakes[0]
+    report = Report()
+    read_words(["sampler={use: min-p"], report)
+    assert "command line: sampler: '{use: min-p' is not YAML" in report.lines[0]
 
 
 FRAGMENTS = st.lists(
@@ -239,5 +240,5 @@ FRAGMENTS = st.lists(
 @budget(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_text_crashes_the_reader(text: str, write, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
-    read_file("a.yaml", [])
-    read_words([text], [])
+    read_file("a.yaml", Report())
+    read_words([text], Report())
