@@ -12,7 +12,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 WORDS = {
     int: "a whole number",
     float: "a number",
-    bool: "true or false",
     str: "text",
     Path: "a path",
     type(None): "null",
@@ -58,7 +57,7 @@ def check(hint: Any, value: Any, text: str | None = None) -> Any:
 
 def words(hint: Any) -> str:
     """An annotation as a reader says it: "a whole number or null"."""
-    *others, last = [_word(kind) for kind in _kinds(hint)]
+    *others, last = [word for kind in _kinds(hint) for word in _words(kind)]
     return f"{', '.join(others)} or {last}" if others else last
 
 
@@ -86,11 +85,15 @@ def _enum(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Enum)
 
 
+def _words(kind: Any) -> list[str]:
+    if _enum(kind):
+        return list(kind.__members__)
+    return ["true", "false"] if kind is bool else [_word(kind)]
+
+
 def _word(kind: Any) -> str:
     if _literal(kind):
         return str(kind)
-    if _enum(kind):
-        return " or ".join(kind.__members__)
     if get_origin(kind) in (list, tuple):
         inner = get_args(kind)[0]
         return f"a list of {PLURALS.get(inner) or words(inner)}"

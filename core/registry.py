@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         Sampler,
         Scheduler,
     )
+    from core.parallel.axes import Partitioner
+    from core.parallel.formats import Quantization
+    from core.parallel.sources import Source
     from core.parallel.strategy import Sharding
 
 T = TypeVar("T")
@@ -197,8 +200,12 @@ class Registries:
         self.sharding: Registry[Sharding] = self._new(
             "sharding strategy", "core.parallel.strategy:Sharding"
         )
-        self.partitions: Registry[Any] = self._new("partition")
-        self.quantization: Registry[Any] = self._new("quantization format")
+        self.partitions: Registry[Partitioner] = self._new(
+            "partition", "core.parallel.axes:Partitioner"
+        )
+        self.quantization: Registry[Quantization] = self._new(
+            "quantization format", "core.parallel.formats:Quantization"
+        )
         self.samplers: Registry[Sampler] = self._new("sampler", interfaces + "Sampler")
         self.processors: Registry[LogitsProcessor] = self._new(
             "logits processor", interfaces + "LogitsProcessor"
@@ -208,7 +215,7 @@ class Registries:
         self.executors: Registry[Executor] = self._new("executor", interfaces + "Executor")
         self.apps: Registry[App] = self._new("app", interfaces + "App")
         self.models: Registry[Architecture] = self._new("model", interfaces + "Architecture")
-        self.sources: Registry[Any] = self._new("weight source")
+        self.sources: Registry[Source] = self._new("weight source", "core.parallel.sources:Source")
 
     def _new(self, kind: str, base: str | None = None) -> Registry[Any]:
         return Registry(kind, base, self.notes)
