@@ -88,7 +88,7 @@ class StopStrings:
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> StopStrings | None:
-    """The automaton for a request's `stop`, made once for each set of strings; None without any.
+    """The automaton for a request's `stop`, shared by requests with the same; None without any.
 
     Raises:
         UserError: an empty stop string, one that is no text, or one with half a character.
@@ -101,7 +101,12 @@ def stop_strings(stop: str | Sequence[str] | None) -> StopStrings | None:
     for number, string in enumerate(strings):
         if not whole_text(string, f"stop[{number}]"):
             raise UserError(f"stop[{number}] is empty, and every text contains that: leave it out.")
+    if sum(map(len, strings)) > CACHED_LENGTH:
+        return StopStrings(strings)
     return _automaton(strings)
+
+
+CACHED_LENGTH = 1_000  # characters; a state takes about 300 bytes, and strangers choose the strings
 
 
 @lru_cache(maxsize=256)

@@ -193,8 +193,7 @@ class Tokenizer:
     def _decoders(self) -> list[str]:
         if self.raw.decoder is None:
             return []
-        state = json.loads(self.raw.decoder.__getstate__())
-        return [step["type"] for step in state.get("decoders", [state])]
+        return _steps(json.loads(self.raw.decoder.__getstate__()))
 
     @cached_property
     def _ordinary_token(self) -> int:
@@ -204,6 +203,12 @@ class Tokenizer:
             if token not in special and self.decode([token], skip_special_tokens=False).strip():
                 return token
         raise UserError(f"{self.source}: its vocabulary has no token of plain text.")
+
+
+def _steps(decoder: dict[str, Any]) -> list[str]:
+    if decoder["type"] != "Sequence":
+        return [str(decoder["type"])]
+    return [name for step in decoder["decoders"] for name in _steps(step)]
 
 
 def _bytes_by_character() -> dict[str, int]:

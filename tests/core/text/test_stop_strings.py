@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,11 +55,11 @@ def test_text_ends_at_the_first_stop_string(
 
 
 @settings(max_examples=200, deadline=None)
-@given(text=st.text("abc", max_size=20), stops=some_stops)
-def test_only_what_is_undecided_is_held_back(text: str, stops: list[str]) -> None:
+@given(text=st.text("abc", max_size=20), stops=some_stops, minimum=st.integers(0, 20))
+def test_only_what_is_undecided_is_held_back(text: str, stops: list[str], minimum: int) -> None:
     stream = Detokenizer(READER, stop=stops)
     for number, token in enumerate(READER.encode(text), start=1):
-        stream.push([token])
+        stream.push([token], check_stop=number > minimum)
         if stream.stopped is not None:
             break
         assert stream.text == text[: number - undecided(text[:number], stops)]
@@ -110,6 +112,16 @@ def test_the_first_to_be_complete_wins_however_the_ids_come() -> None:
         assert (stream.text, stream.stopped) == ("xa", "bc")
 
 
+def test_a_very_long_stop_string_is_found_in_bounded_time() -> None:
+    stop = "ab" * 20_000 + "c"
+    stream = Detokenizer(READER, stop=[stop])
+    begin = time.perf_counter()
+    for token in READER.encode("ab" * 40_000 + "cd"):
+        stream.push([token])
+    assert (stream.text, stream.stopped) == ("ab" * 20_000, stop)
+    assert time.perf_counter() - begin < 20
+
+
 def test_held_text_is_sent_when_the_request_ends() -> None:
     stream = Detokenizer(READER, stop=["CDEF"])
     assert stream.push(READER.encode("ABCDE")) == "AB"
@@ -131,6 +143,27 @@ def test_an_added_token_is_sent_whole() -> None:
     assert stream.push([think]) == ""
     assert stream.push([first]) == ""
     assert stream.push(rest) == "</think>\n\nYes"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    parts=st.lists(st.sampled_from(["a", "<", "<think>", "</think>"]), max_size=10),
+    stops=st.lists(st.text("a<>k", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_no_stream_ever_ends_inside_an_added_token(parts: list[str], stops: list[str]) -> None:
+    ids = [READER.raw.token_to_id(part) for part in parts]
+    stream, text, spans = Detokenizer(READER, stop=stops), "", []
+    for token, part in zip(ids, parts, strict=True):
+        stream.push([token])
+        if stream.stopped is not None:
+            return
+        spans.append((len(text), len(text) + len(part)))
+        text += part
+        cut = len(text) - undecided(text, stops)
+        cut = next((start for start, end in spans if start < cut < end), cut)
+        assert stream.text == text[:cut]
+    stream.finish()
+    assert stream.text == text
 
 
 def test_a_stop_string_may_still_begin_inside_an_added_token() -> None:

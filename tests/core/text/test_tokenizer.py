@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import decoders
 from vocabularies import ALL, OTHERS, tokenizer
 
 from core.errors import UserError
@@ -66,6 +68,25 @@ def test_an_added_token_outside_the_byte_alphabet_is_its_own_text() -> None:
     assert reader.decode([number], skip_special_tokens=False) == "<｜end▁of▁text｜>"
 
 
+@pytest.mark.parametrize(
+    ("steps", "quick"),
+    [
+        ([decoders.ByteLevel()], True),
+        ([decoders.ByteLevel(), decoders.Fuse()], True),
+        ([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)], False),
+        ([decoders.ByteLevel(), decoders.Replace("a", "b")], False),
+        ([decoders.Fuse(), decoders.ByteLevel()], False),
+        ([decoders.Sequence([decoders.Replace("a", "b"), decoders.ByteLevel()])], False),
+        ([decoders.Sequence([decoders.ByteLevel()])], True),
+        ([decoders.Fuse()], False),
+    ],
+)
+def test_only_bytes_joined_and_nothing_else_are_byte_level(steps: list[Any], quick: bool) -> None:
+    raw = type(ALL["bytes"]()).from_str(ALL["bytes"]().to_str())
+    raw.decoder = decoders.Sequence(steps)
+    assert (Tokenizer(raw).pieces(True) is not None) == quick
+
+
 def test_special_and_added_ids() -> None:
     reader = tokenizer("bytes")
     assert reader.special_ids == {256, 257, 258}
@@ -102,7 +123,6 @@ def test_a_prompt_of_a_megabyte_is_encoded_in_bounded_time(unit: str) -> None:
 
 
 def test_the_built_in_tokenizer_is_what_the_engine_asks_for() -> None:
-    """mypy reads this, too."""
     reader: TokenizerLike = tokenizer("bytes")
     for name in vars(TokenizerLike):
         if not name.startswith("_"):

@@ -177,6 +177,16 @@ def test_code_in_a_checkpoint_is_never_run(
         Tokenizer.open(tmp_path)
 
 
+def test_code_of_the_model_is_not_run_for_its_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise SystemExit('the code ran')")
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.MineConfig"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    raw_trained().model.save(str(tmp_path))
+    named = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|im_end|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    assert Tokenizer.open(tmp_path).encode("a")
+
+
 def test_a_checkpoint_without_a_tokenizer_says_that_ids_still_work(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no tokenizer \(tokenizer.json(.|\n)*token ids work"):
         Tokenizer.open(tmp_path)
