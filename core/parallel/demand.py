@@ -35,7 +35,7 @@ class Demand:
             param = rule.param(role)
             names.setdefault(param, []).append(name)
             if param not in ties:
-                purpose = f"{label} part of {param}" if label else param
+                purpose = f"the {label} part of {param}" if label else param
                 self.wanted[name] = Wanted(shape, purpose, fixed.get(param))
         for second, first in ties.items():
             reason = f"the config ties {second} to {first}"

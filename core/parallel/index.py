@@ -38,7 +38,7 @@ class Wanted:
     """A checkpoint tensor that the plan reads."""
 
     shape: Shape
-    purpose: str  # "k_proj part of ...qkv_proj.weight"
+    purpose: str  # "the k_proj part of ...qkv_proj.weight"
     dtype: str | None  # the type that it must have; None: any floating one
 
 
@@ -78,9 +78,7 @@ def check_index(
             hint = nearest(name, index) if hints > 0 else ""
             hints -= 1
             problems.append(
-                Problem(
-                    "P9", f"checkpoint tensor {name} is missing (for the {want.purpose}).{hint}"
-                )
+                Problem("P9", f"checkpoint tensor {name} is missing (for {want.purpose}).{hint}")
             )
             continue
         shape, dtype = index[name]
@@ -88,8 +86,7 @@ def check_index(
             problems.append(
                 Problem(
                     "P9",
-                    f"checkpoint tensor {name} is {shape}, but the {want.purpose} needs "
-                    f"{want.shape}.",
+                    f"checkpoint tensor {name} is {shape}, but {want.purpose} needs {want.shape}.",
                 )
             )
         elif want.dtype is not None:
@@ -97,7 +94,7 @@ def check_index(
                 problems.append(
                     Problem(
                         "P9",
-                        f"checkpoint tensor {name} is of type {dtype}, but the {want.purpose} "
+                        f"checkpoint tensor {name} is of type {dtype}, but {want.purpose} "
                         f"needs {want.dtype}.",
                     )
                 )
@@ -105,7 +102,7 @@ def check_index(
             problems.append(
                 Problem(
                     "P9",
-                    f"checkpoint tensor {name} is of type {dtype}, but the {want.purpose} needs "
+                    f"checkpoint tensor {name} is of type {dtype}, but {want.purpose} needs "
                     "plain floating point numbers.",
                 )
             )

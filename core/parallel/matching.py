@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from core.parallel.problems import Problem, nearest
+from core.parallel.problems import Problem, fold_numbers, nearest
 
 Pattern = re.Pattern[str]
 
@@ -66,9 +66,10 @@ def match(keys: Iterable[str], modules: Iterable[str]) -> tuple[dict[str, str], 
             problems.append(
                 Problem("P2", f"{module} owns parameters but no rule matches it; add one.")
             )
+    kinds = dict.fromkeys(map(fold_numbers, names))
     for key in compiled:
         if key not in used:
-            hint = nearest(key, names)
+            hint = nearest(key, kinds)
             problems.append(
                 Problem("P1", f"rule {key!r} matches no module that owns parameters.{hint}", key)
             )

@@ -32,8 +32,10 @@ class Resolver:
     ) -> Rule | None:
         """The rule of one module of the full-size model; None when it cannot be one."""
         bound = self.bound.get(spec.key)
-        if bound is None:
-            return None
+        if bound is None or not self.sizes.keys() >= {
+            axis for strategy in bound.parts for axis in strategy.dims.values()
+        }:
+            return None  # its P4 was told
         parent, _, own = module.rpartition(".")
         prefix = f"{parent}." if parent else ""
         sources = [prefix + (part.source or own) for part in spec.parts]
@@ -79,7 +81,7 @@ class Resolver:
         result = []
         for strategy, part in zip(strategies, spec.parts, strict=True):
             sizes = {d: n for d, n in full.items() if d != spec.dim or not spec.composite}
-            sizes.update({d: self.sizes[a] for d, a in strategy.dims.items() if a in self.sizes})
+            sizes.update({d: self.sizes[a] for d, a in strategy.dims.items()})
             if part.size is not None:
                 given = part.size
                 sizes[spec.dim] = given if isinstance(given, int) else number(self.config, given)
