@@ -94,7 +94,7 @@ class Registry(Generic[T]):
         `notes` is read when an error is raised: lines about plugins that did not load.
         """
         self.kind = kind
-        self._base = base
+        self.base = base
         self._notes = notes
         self._entries: dict[str, tuple[Entry, ...]] = {}
 
@@ -179,8 +179,8 @@ class Registry(Generic[T]):
                 self._refuse(f"{label} cannot be imported: {entry.path}: {cause(error)}", error)
         if not isinstance(target, type):
             self._refuse(f"{label}: {entry.path} is {target!r}, not a class.")
-        if self._base and not issubclass(target, load_path(self._base)):
-            self._refuse(f"{label}: {entry.path} does not derive from {self._base}.")
+        if self.base and not issubclass(target, load_path(self.base)):
+            self._refuse(f"{label}: {entry.path} does not derive from {self.base}.")
         return target
 
     def _refuse(self, message: str, error: Exception | None = None) -> NoReturn:
