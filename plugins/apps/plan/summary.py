@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,16 +73,22 @@ def facts(plan: ParallelPlan, index: Index, cache: Cache) -> dict[str, str]:
         "model": f"{amount(parameters)} parameters, {size} in {' and '.join(types)}",
         "KV cache of a token": binary(cache.whole),
         "KV cache of a page": f"{binary(cache.whole * page)} a page of {page} tokens",
-        "bytes read by each rank": ", ".join(decimal(n) for n in summary.read_bytes),
+        "bytes read": by_rank([decimal(n) for n in summary.read_bytes]),
         "read by more than one rank": f"{summary.copied_share:.1%}",
         "fullest rank / mean": f"{summary.imbalance:.2f}",
         "collectives a forward pass": str(summary.collectives),
         "tensor sizes that work": ranges(summary.sizes),
     }
     if plan.tensor > 1:
-        shares = ", ".join(binary(n) for n in cache.ranks)
-        found["KV cache of a token"] += f" (by rank: {shares})"
+        found["KV cache of a token"] += f"; {by_rank([binary(n) for n in cache.ranks])}"
     return found
+
+
+def by_rank(values: Sequence[str]) -> str:
+    """A value of each rank, in their order; once if they are all the same."""
+    if len(set(values)) == 1:
+        return f"{values[0]} on " + ("each rank" if len(values) > 1 else "the one rank")
+    return ", ".join(values) + " on ranks 0, 1, ..."
 
 
 def amount(number: int) -> str:
