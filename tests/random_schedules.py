@@ -14,6 +14,23 @@ from core.scheduling import QueueScheduler
 from core.types import Limits, Request, StepOutput, StepPlan
 from tests.modelled_worker import VOCAB, ModelledWorker, alone
 
+SITUATIONS = (
+    "hits",
+    "evictions",
+    "preemptions",
+    "readmitted",
+    "chunks",
+    "mixed",
+    "over-runs",
+    "rows reused at once",
+    "aborts",
+    "failures",
+    "stop",
+    "length",
+    "error",
+)
+"""What traffic counts, and must have brought about for a test on it to mean something."""
+
 STEMS = ((1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3), (1, 2, 2, 2, 1, 1, 1, 1, 3, 3, 3, 3))
 
 
