@@ -9,9 +9,9 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from core import registry
-from core.checkpoint import open_checkpoint
 from core.errors import EngineDead, UserError
 from core.generation import Generation
+from core.setup import read_setup
 from core.types import Request
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ class Engine:
         self.config = config
         self.hooks = acting(config)
         self.hooks.configure(config=config)
-        self.checkpoint = open_checkpoint(config.model)
+        self.setup = read_setup(config)
         self.tokenizer: TokenizerLike | None = open_tokenizer(config)
         self.executor: Executor = registry.executors.get(config.executor.use)(
             config.executor.options, config
         )
         try:
-            self.limits: Limits = self.executor.start()
+            self.limits: Limits = self.executor.start(self.setup)
             self.scheduler: Scheduler = registry.schedulers.get(config.scheduler.use)(
                 config.scheduler.options, self.limits
             )
@@ -65,7 +65,7 @@ class Engine:
             self.executor.shutdown()
             raise
         self.eos_ids = frozenset(
-            self.checkpoint.eos_ids() | (self.tokenizer.eos_ids if self.tokenizer else set())
+            self.setup.checkpoint.eos_ids() | (self.tokenizer.eos_ids if self.tokenizer else set())
         )
         self._generations: dict[str, Generation] = {}
         self._owner: dict[Request, Generation] = {}
@@ -126,9 +126,7 @@ class Engine:
             )
             for index in range(params.n)
         ]
-        generation = Generation(
-            id, text, list(prompt), params, requests, self.tokenizer, live=live
-        )
+        generation = Generation(id, text, list(prompt), params, requests, self.tokenizer, live=live)
         self._generations[id] = generation
         for request in requests:
             self._owner[request] = generation
@@ -205,7 +203,7 @@ class Engine:
         for b, positions in output.prompt_logprobs.items():
             request = plan.requests[b]
             if (owner := self._owner.get(request)) and owner.requests[0] is request:
-                owner.take_prompt_logprobs(positions)
+                owner.take_prompt_logprobs(int(plan.starts[b]) + 1, positions)
         changed: dict[str, Generation] = {}
         for request in news:
             generation = self._owner.get(request)
@@ -278,7 +276,8 @@ def open_tokenizer(config: Config) -> TokenizerLike | None:
     from core.checkpoint import find
 
     path = find(name if name is not None else config.model.path)
-    if (found := offer("open_tokenizer", path)) is not None:
+    found: TokenizerLike | None = offer("open_tokenizer", path)
+    if found is not None:
         return found
     if name is None and not has_tokenizer(path):
         log.info("%s holds no tokenizer: prompts must be token ids", path)

@@ -1,4 +1,4 @@
-"""One caller's prompt on its way: its `n` sequences, their text so far, and the output they make."""
+"""One caller's prompt on its way: its `n` sequences, their text so far, their output."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ class Answer:
         if ended and isinstance(request.stop_reason, int):
             # the id that ended the answer is not a part of its text
             last -= not request.params.include_stop_str_in_output
-        minimum = request.params.min_tokens
-        pieces = []
-        if request.params.stop:
-            for at in range(self._taken, last):
-                pieces.append(words.push(ids[at : at + 1], check_stop=at + 1 > minimum))
-                if words.stopped is not None:
-                    del ids[at + 1 :]
-                    break
-        elif last > self._taken:
-            pieces.append(words.push(ids[self._taken : last]))
+        # up to min_tokens no stop string counts
+        free = max(min(request.params.min_tokens, last), self._taken)
+        pieces = [
+            words.push(ids[self._taken : free], check_stop=False),
+            words.push(ids[free:last]),
+        ]
         self._taken = max(self._taken, last)
+        if words.stopped is not None:
+            del ids[words.consumed :]
+            if self.logprobs is not None:
+                del self.logprobs[words.consumed :]
         if words.stopped is not None or ended:
             pieces.append(words.finish())
             self._closed = True
@@ -125,11 +125,11 @@ class Generation:
         self.metrics.last_token_time = now
         return self.answers[self.requests.index(request)].take(logprobs)
 
-    def take_prompt_logprobs(self, positions: list[TokenLogprobs]) -> None:
-        """Log probabilities of the next few prompt tokens, in order, from the first request."""
+    def take_prompt_logprobs(self, first: int, positions: list[TokenLogprobs]) -> None:
+        """Log probabilities of prompt tokens from position `first` on. Preemption repeats some."""
         if self.prompt_logprobs is not None:
             text = self._tokenizer.token_text if self._tokenizer else None
-            self.prompt_logprobs += [logprob_dict(p, text) for p in positions]
+            self.prompt_logprobs[first:] = [logprob_dict(p, text) for p in positions]
 
     def waits_for_end(self, request: Request) -> bool:
         """Whether nothing of this request needs a look before it has ended."""

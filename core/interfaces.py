@@ -8,7 +8,7 @@ reasons in words, and an empty list means yes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from core.config import Config
     from core.params import SamplingParams
     from core.sample_rows import SampleRows
+    from core.setup import Setup
     from core.types import (
         AttentionMetadata,
         AttentionShape,
@@ -264,7 +265,7 @@ class Executor(ABC):
         self.options, self.config = options, config
 
     @abstractmethod
-    def start(self) -> Limits:
+    def start(self, setup: Setup) -> Limits:
         """Start every worker, load weights, size the cache (the least over ranks), prepare."""
 
     @abstractmethod
@@ -302,12 +303,15 @@ class Architecture(ABC):
 
     @classmethod
     @abstractmethod
-    def config(cls, raw: Mapping[str, Any], *, max_length: int | None = None) -> Any:
+    def config(
+        cls, raw: Mapping[str, Any], *, max_length: int | None = None, ignore: Sequence[str] = ()
+    ) -> Any:
         """config.json as a frozen dataclass; UserError names every key that cannot be honoured.
 
-        Has at least vocab_size, hidden_size, num_hidden_layers, max_position_embeddings,
-        tie_word_embeddings, dtype (a name, or None). `max_length` fixes the rotation of rope
-        types that depend on the length.
+        `max_length` fixes the rotation of rope types that depend on the length; `ignore` names
+        keys that the user accepts to be ignored. The result has at least vocab_size, hidden_size,
+        num_hidden_layers, tie_word_embeddings, dtype (a name, or None) and longest, the most
+        positions that the model was made for.
         """
 
     @classmethod

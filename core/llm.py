@@ -59,7 +59,7 @@ class LLM:
     def _start(self, config: Config) -> None:
         self.config = config
         self.engine = Engine(config)
-        self._defaults = SamplingParams.from_defaults(self.engine.checkpoint.generation)
+        self._defaults = SamplingParams.from_defaults(self.engine.setup.checkpoint.generation)
 
     def close(self) -> None:
         """Abort what runs, end every worker, free the memory. May be called again."""
@@ -105,8 +105,10 @@ class LLM:
         """
         listed = _prompts(prompts)
         return self._finish(
-            [self._read(p) for p in listed], self._params(sampling_params, len(listed)),
-            use_tqdm, priority,
+            [self._read(p) for p in listed],
+            self._params(sampling_params, len(listed)),
+            use_tqdm,
+            priority,
         )
 
     def chat(
@@ -143,9 +145,7 @@ class LLM:
         **template: Any,
     ) -> Iterator[RequestOutput]:
         """`stream` for a conversation; `template` as in `chat`."""
-        return self._stream(
-            self._render(messages, template), self._params(sampling_params, 1)[0]
-        )
+        return self._stream(self._render(messages, template), self._params(sampling_params, 1)[0])
 
     def _stream(
         self, prompt: tuple[str | None, list[int]], params: SamplingParams

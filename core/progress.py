@@ -26,8 +26,13 @@ def progress_bar(total: int, label: str, show: bool) -> Iterator[Bar]:
         yield _Silent()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     with Progress(
         TextColumn("{task.description}"),
@@ -53,20 +58,20 @@ def progress_bar(total: int, label: str, show: bool) -> Iterator[Bar]:
 
 @contextmanager
 def loading_bar(label: str = "loading weights") -> Iterator[Callable[[int, int], None]]:
-    """A bar over bytes: call what it yields with (bytes read, bytes in all)."""
+    """A bar over the weights: call what it yields with (elements written, elements in all)."""
     if not sys.stderr.isatty():
-        yield lambda read, total: None
+        yield lambda done, total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
         console=Console(stderr=True),
         transient=True,
     ) as progress:
         task = progress.add_task(label, total=None)
-        yield lambda read, total: progress.update(task, completed=read, total=total)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

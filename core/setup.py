@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from core import registry
 from core.checkpoint import Checkpoint, open_checkpoint
 from core.errors import UserError
-from core.parallel import ParallelPlan, formats_of
+from core.parallel import ParallelPlan, Source, dtype_name, formats_of
+from core.types import Limits
 
 if TYPE_CHECKING:
-    import torch
-
     from core.config import Config
     from core.interfaces import Architecture
+
+log = logging.getLogger("plait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def read_setup(config: Config) -> Setup:
     return Setup(checkpoint, architecture, model_config, plan, wanted or longest, longest)
 
 
-def open_source(config: Config, setup: Setup) -> Any:
+def open_source(config: Config, setup: Setup) -> Source:
     """Where the weights come from: a plugin that claims the folder, or a registered source."""
     from core.plugins import offer
 
@@ -67,15 +71,53 @@ def open_source(config: Config, setup: Setup) -> Any:
     if name == "auto":
         found = offer("open_weights", setup.checkpoint.path)
         if found is not None:
+            assert isinstance(found, Source), found
             return found
         name = "mmap"
-    return registry.sources.get(name).open(setup.checkpoint.path, setup.plan, config.model.seed)
+    source: type[Source] = registry.sources.get(name)
+    expected = setup.plan.expected_index(dtype_name(dtype_of(config, setup)))
+    return source.open(setup.checkpoint.path, expected, seed=config.model.seed)
+
+
+def check_weights(config: Config, setup: Setup) -> None:
+    """Compare the checkpoint's headers with the plan, once for all ranks.
+
+    UserError lists every tensor that is missing, too many, of a wrong shape, or read by nobody.
+    """
+    auto = config.model.dtype == "auto" and setup.model_config.dtype is None
+    with open_source(config, setup) as source:
+        setup.plan.check(source.index(), source, auto_dtype="F32" if auto else None)
+
+
+def limits_of(config: Config, setup: Setup, page_size: int, pages: int) -> Limits:
+    """The sizes that the engine is built for. UserError when the cache is too small for them."""
+    options = config.scheduler.options
+    longest = setup.max_length
+    if pages * page_size < longest:
+        if config.model.max_length is not None:
+            raise UserError(
+                f"model.max_length is {longest}, and the cache holds {pages} pages of {page_size} "
+                f"tokens, {pages * page_size} in all. Lower model.max_length, or give the cache "
+                "more with cache.pages, cache.memory or cache.memory_fraction."
+            )
+        log.info(
+            "requests may hold %d tokens: the cache has no room for %d", pages * page_size, longest
+        )
+        longest = pages * page_size
+    return Limits(
+        max_num_seqs=options.max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_length=longest,
+        page_size=page_size,
+        pages=pages,
+        vocab_size=setup.model_config.vocab_size,
+        prefix_cache=config.cache.prefix,
+        check=config.cache.check,
+    )
 
 
 def device_of(config: Config, rank: int) -> torch.device:
     """The device of a rank. UserError when it is not there."""
-    import torch
-
     name = config.model.device
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -97,15 +139,13 @@ def device_of(config: Config, rank: int) -> torch.device:
 
 def dtype_of(config: Config, setup: Setup) -> torch.dtype:
     """The type of weights and activations: as configured, else the checkpoint's, else float32."""
-    import torch
-
     name = config.model.dtype
     if name == "auto":
         name = setup.model_config.dtype or "float32"
-    dtype = getattr(torch, name, None)
-    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if name not in known:
         raise UserError(
             f"{setup.checkpoint.path}: weights of type {name} are not supported. "
             "Say model.dtype=float32, bfloat16 or float16."
         )
-    return dtype
+    return known[name]

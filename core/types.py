@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor, dtype
+    import torch
+    from torch import Tensor
 
     from core.params import SamplingParams
     from core.sample_rows import SampleRows
@@ -177,6 +178,6 @@ class AttentionShape:
     scale: float
     page_size: int
     window: int | None = None  # a token sees this many tokens, itself included
-    dtype: dtype | None = None
-    cache_dtype: dtype | None = None
+    dtype: torch.dtype | None = None
+    cache_dtype: torch.dtype | None = None
     device: str = "cpu"  # "cpu" or "cuda"

@@ -32,9 +32,15 @@ def decode(data: bytes) -> StepPlan:
         numbers, np.cumsum([size] * len(COLUMNS) + [pages]).tolist()
     )
     rest = data[32 + 4 * count :]
+    rows, starts, counts, sample, page_starts, page_counts = columns
     return StepPlan(
         number=number,
-        **dict(zip(COLUMNS, columns, strict=True)),
+        rows=rows,
+        starts=starts,
+        counts=counts,
+        sample=sample,
+        page_starts=page_starts,
+        page_counts=page_counts,
         pages=page_numbers,
         released=free,
         admitted=pickle.loads(rest) if rest else [],

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from core.setup import Setup
     from core.types import Batch, Limits, StepPlan, TokenLogprobs
 
-    Progress = Callable[[int, int], None]  # bytes read, bytes in all
+    Progress = Callable[[int, int], None]  # elements written, elements in all
 
 
 class Worker(Step):
@@ -39,9 +39,17 @@ class Worker(Step):
     all of them can keep, then `launch` once a step.
     """
 
-    def __init__(self, config: Config, setup: Setup, rank: int, comm: Communicator) -> None:
+    def __init__(
+        self,
+        config: Config,
+        setup: Setup,
+        rank: int,
+        comm: Communicator,
+        device: torch.device | None = None,
+    ) -> None:
+        """`device`: the rank's own, where it is not the one of its number."""
         self.config, self.setup, self.rank, self.comm = config, setup, rank, comm
-        self.device = device_of(config, rank)
+        self.device = device or device_of(config, rank)
         self.dtype = dtype_of(config, setup)
         self.model = setup.plan.local_model(rank)
         self._choose()
@@ -80,7 +88,7 @@ class Worker(Step):
         source = open_source(self.config, self.setup)
         try:
             load(
-                self.setup.plan.recipe(self.rank),
+                self.setup.plan.recipe(self.rank, source.index()),
                 dict(self.model.named_parameters()),
                 source,
                 progress,

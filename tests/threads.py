@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from core.errors import EngineDead
 from core.interfaces import Executor, Pending
-from core.parallel import thread_communicators
+from core.parallel import ThreadGroup
+from core.parallel.groups import ThreadCommunicator
 from core.registry import executors
-from core.setup import check_weights, read_setup
+from core.setup import Setup, check_weights, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.wire import decode, encode
-from core.worker import Worker, limits_of
+from core.worker import Worker
 
 
 @executors.register("threads", summary="each rank a thread: tensor parallelism without processes")
@@ -20,12 +21,13 @@ class Threads(Executor):
     @dataclass
     class Options: ...
 
-    def start(self) -> Limits:
+    def start(self, setup: Setup) -> Limits:
         config, size = self.config, self.config.parallel.tensor
-        setup = read_setup(config)
         check_weights(config, setup)
-        comms = thread_communicators(size)
-        self.workers = [Worker(config, setup, rank, comms[rank]) for rank in range(size)]
+        group = ThreadGroup(size)
+        self.workers = [
+            Worker(config, setup, rank, ThreadCommunicator(group, rank)) for rank in range(size)
+        ]
         self.pools = [ThreadPoolExecutor(1) for _ in range(size)]
         self._everywhere(lambda worker: worker.load())
         pages = min(self._everywhere(lambda worker: worker.affordable()))

@@ -27,6 +27,11 @@ class TokenizerFiles:
     chat_templates: dict[str, str]  # by name; the ordinary one is "default"
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a checkpoint's folder holds any file that a tokenizer is read from."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", *OTHER_FORMATS))
+
+
 def read_tokenizer(path: str | Path) -> TokenizerFiles:
     """Read the tokenizer in directory `path` (or the `tokenizer.json` that `path` is).
 

@@ -1,4 +1,4 @@
-"""Executor for one machine: rank 0 in the caller's process, the others in processes of their own."""
+"""Executor for one machine: rank 0 in the caller's process, each other in its own."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch.distributed import TCPStore
 
 from core.errors import EngineDead
 from core.interfaces import Executor, Pending
-from core.parallel import Alone, connect, serve_store
-from core.setup import check_weights, device_of, read_setup
+from core.parallel import Communicator, Solo, connect
+from core.progress import loading_bar
+from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.wire import encode
-from core.worker import Worker, limits_of
-from core.progress import loading_bar
+from core.worker import Worker
 from plugins.executors.rank_process import Assignment
 from plugins.executors.ranks import MULTICAST_OFF, Ranks
 
@@ -40,13 +41,12 @@ class Local(Executor):
         self._thread: ThreadPoolExecutor | None = None
         self._threads_before: int | None = None
 
-    def start(self) -> Limits:
+    def start(self, setup: Setup) -> Limits:
         config, size = self.config, self.config.parallel.tensor
-        setup = read_setup(config)
         device = device_of(config, 0)
         check_weights(config, setup)
         if size == 1:
-            self._comm = Alone()
+            self._comm: Communicator | None = Solo()
         else:
             os.environ.update(MULTICAST_OFF)
             threads = torch.get_num_threads()
@@ -54,14 +54,10 @@ class Local(Executor):
                 threads = max(threads // size, 1)
                 self._threads_before = torch.get_num_threads()
                 torch.set_num_threads(threads)
-            store = serve_store(size)
+            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             self._ranks = Ranks(size, threads)
-            for rank in range(1, size):
-                self._ranks.send_to(
-                    rank, pickle.dumps(Assignment(config, rank, size, store.port))
-                )
+            self._ranks.send(pickle.dumps(Assignment(config, size, store.port)))
             self._comm = self._guarded(lambda: connect(store, 0, size, device))
-            self._ranks.on_failure = self._comm.abort
         self._worker = self._guarded(lambda: Worker(config, setup, 0, self._comm))
         with loading_bar() as progress:
             self._guarded(lambda: self._worker.load(progress))

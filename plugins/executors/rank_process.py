@@ -1,7 +1,8 @@
-"""The program of ranks 1 and up: load a share of the model, then run the plans that rank 0 sends."""
+"""The program of ranks 1 and up: load a share of the model, then run the plans of rank 0."""
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import sys
@@ -20,17 +21,16 @@ class Assignment:
     """What rank 0 tells a rank first."""
 
     config: Any
-    rank: int
     size: int
     port: int  # of rank 0's store, chosen by the system
 
 
-def main(descriptor: int) -> int:
+def main(descriptor: int, rank: int) -> int:
     """Serve until rank 0 says stop, goes away, or something fails. -> exit status."""
     connection = Connection(descriptor)
     _end_with_parent()
     try:
-        _serve(connection)
+        _serve(connection, rank)
     except EOFError:
         return 0  # rank 0 is gone, and with it whoever wanted a report
     except BaseException as error:
@@ -44,18 +44,20 @@ def main(descriptor: int) -> int:
     return 0
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, rank: int) -> None:
     assignment: Assignment = pickle.loads(connection.recv_bytes())
+    from torch.distributed import TCPStore
+
     from core.parallel import connect
     from core.setup import device_of, read_setup
     from core.wire import decode
     from core.worker import Worker
 
-    config, rank = assignment.config, assignment.rank
+    config = assignment.config
+    logging.getLogger("plait").setLevel(logging.ERROR)  # rank 0 has said it
     setup = read_setup(config)
-    comm = connect(
-        "127.0.0.1", assignment.port, rank, assignment.size, device_of(config, rank)
-    )
+    store = TCPStore("127.0.0.1", assignment.port, is_master=False)
+    comm = connect(store, rank, assignment.size, device_of(config, rank))
     worker = Worker(config, setup, rank, comm)
     worker.load()
     connection.send(("loaded", worker.affordable()))
@@ -83,4 +85,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

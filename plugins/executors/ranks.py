@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -21,6 +20,7 @@ MULTICAST_OFF = {  # NVLink multicast can put a host's GPUs out of service when 
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "NVSHMEM_DISABLE_NVLS": "1",
 }
+PROGRAM = "plugins.executors.rank_process"
 GRACE = 5.0  # seconds that a rank gets to report, or to end by itself
 
 
@@ -37,7 +37,6 @@ class Ranks:
         self._replies: dict[int, queue.Queue[tuple[Any, ...] | None]] = {}
         self._closing = False
         self.failure: Exception | None = None
-        self.on_failure: Callable[[], None] = lambda: None
         try:
             for rank in range(1, size):
                 self._start(rank, threads)
@@ -52,7 +51,7 @@ class Ranks:
         with theirs:
             # not multiprocessing's spawn: that would import the caller's main script again
             process = subprocess.Popen(
-                [sys.executable, "-m", "plugins.executors.rank_process", str(theirs.fileno())],
+                [sys.executable, "-m", PROGRAM, str(theirs.fileno()), str(rank)],
                 pass_fds=[theirs.fileno()],
                 env={
                     **os.environ,
@@ -90,7 +89,6 @@ class Ranks:
     def _fail(self, error: Exception) -> None:
         if self.failure is None:
             self.failure = error
-        self.on_failure()
 
     def _obituary(self, rank: int) -> str:
         process = self._processes[rank]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch.distributed import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
 from core.errors import EngineDead, UserError
 from core.interfaces import Executor, Pending
-from core.parallel import connect, environment_store
-from core.setup import check_weights, device_of, read_setup
+from core.parallel import connect
+from core.progress import loading_bar
+from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.wire import decode, encode
-from core.worker import Worker, limits_of
-from core.progress import loading_bar
+from core.worker import Worker
 from plugins.executors.ranks import MULTICAST_OFF
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -31,7 +34,7 @@ class Torchrun(Executor):
     @dataclass
     class Options: ...
 
-    def start(self) -> Limits:
+    def start(self, setup: Setup) -> Limits:
         if missing := [name for name in VARIABLES if name not in os.environ]:
             raise UserError(
                 f"executor torchrun needs {', '.join(missing)} in the environment. Start with "
@@ -45,20 +48,19 @@ class Torchrun(Executor):
                 f"torchrun started {size} processes and parallel.tensor is "
                 f"{config.parallel.tensor}. Make them equal."
             )
-        setup = read_setup(config)
         device = device_of(config, int(os.environ.get("LOCAL_RANK", rank)))
         if rank == 0:
             check_weights(config, setup)
-        self._comm: Any = connect(environment_store(), rank, size, device)
+        self._comm: Any = connect(_store(rank, size), rank, size, device)
         self._worker = Worker(config, setup, rank, self._comm, device)
         if rank == 0:
             with loading_bar() as progress:
                 self._worker.load(progress)
         else:
             self._worker.load()
-        pages = self._comm.gather_object(self._worker.affordable())
-        least = self._comm.broadcast_object(min(pages) if rank == 0 else None)
-        limits = limits_of(config, setup, self._worker.page_size, least)
+        own = torch.tensor([self._worker.affordable()], device=device)
+        pages = int(self._comm.all_gather(own).min())
+        limits = limits_of(config, setup, self._worker.page_size, pages)
         self._worker.prepare(limits)
         if rank != 0:
             self._follow()
@@ -88,6 +90,17 @@ class Torchrun(Executor):
         except RuntimeError:
             pass  # a rank that is gone needs no farewell
         comm.close()
+
+
+def _store(rank: int, size: int) -> Store:
+    """A corner of torchrun's own store for this engine: a later one meets in another."""
+    global _engines
+    _engines += 1
+    whole, _, _ = next(rendezvous("env://", rank, size))
+    return PrefixStore(f"plait/{_engines}", whole)
+
+
+_engines = 0
 
 
 class _Step(Pending):
