@@ -81,6 +81,14 @@ def gumbel(tokens: Tensor, k0: Word, k1: Word) -> Tensor:
     return u.log1p_().neg_().log_().neg_()
 
 
+def argmax(logits: Tensor) -> Tensor:
+    """The largest logit's id a row [N] int64, the lowest of equal ones; logits [N, V]."""
+    if logits.device.type != "cpu":
+        return logits.argmax(-1)
+    # numpy finds it ten times as fast as torch, and has no bfloat16
+    return torch.tensor([int(row.float().numpy().argmax()) for row in logits.unbind()])
+
+
 def draw(logits: Tensor, temperature: Tensor, keys: Tensor, floor: Tensor | None = None) -> Tensor:
     """A token a row from softmax(logits / temperature), or the argmax where temperature is 0.
 

@@ -118,7 +118,10 @@ class SampleRows:
         return len(self.rows)
 
     def remember(self, key: Any, make: Callable[[], Any]) -> Any:
-        """`make()`, called again only when the rows have changed."""
+        """`make()`, called again only when the rows have changed.
+
+        A key must be like nobody else's: a tuple that begins with your class, say.
+        """
         try:
             return self.memo[key]
         except KeyError:

@@ -1,0 +1,163 @@
+"""Logits processors that a user has chosen: made from options, run so that no row harms another."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import torch
+from torch import Tensor
+
+from core import registry
+from core.checking import Unfit, check
+from core.errors import UserError
+from core.importing import cause
+
+if TYPE_CHECKING:
+    from core.interfaces import LogitsProcessor
+    from core.params import SamplingParams
+    from core.sample_rows import SampleRows
+
+log = logging.getLogger("plait")
+
+
+class Chain:
+    """Processors in the order in which they were named.
+
+    What one of them does wrong is an error of the rows concerned: when it raises for several rows,
+    it is asked again for each alone.
+    """
+
+    def __init__(self, chosen: Sequence[Any]) -> None:
+        """`chosen`: names, or mappings of `use: name` and options. UserError if one is unusable."""
+        self.processors: dict[str, LogitsProcessor] = {}
+        self._warned: set[str] = set()
+        for entry in chosen:
+            name, processor = _make(entry)
+            if name in self.processors:
+                raise UserError(f"the logits processor {name!r} is named twice.")
+            self.processors[name] = processor
+
+    def accepts(self, params: SamplingParams) -> list[str]:
+        """Reasons of the processors. Warns once about each of extra_args that nobody reads."""
+        reasons: list[str] = []
+        for name, processor in self.processors.items():
+            try:
+                reasons += [f"{name}: {reason}" for reason in processor.accepts(params)]
+                processor.wants(params)
+            except Exception as error:
+                reasons.append(_failed(name, error))
+        unread = set(params.extra_args or ()) - self._warned
+        for key in sorted(key for key in unread if not self._reads(key, params)):
+            self._warned.add(key)
+            names = ", ".join(self.processors) or "none"
+            log.warning("extra_args: nothing reads %r. Logits processors: %s.", key, names)
+        return reasons
+
+    def _reads(self, key: str, params: SamplingParams) -> bool:
+        """Whether a processor says so by its attribute `extra_args`, or wants a request for it."""
+        alone = params.clone()
+        alone.extra_args = {key: (params.extra_args or {})[key]}
+        for processor in self.processors.values():
+            if key in getattr(processor, "extra_args", ()):
+                return True
+            try:
+                if processor.wants(alone):
+                    return True
+            except Exception:
+                return True  # it stumbles over the key, so it reads it
+        return False
+
+    def concerns(self, rows: SampleRows) -> list[int]:
+        """The rows s that any of them changes, or cannot judge."""
+        found = [self._asked(name, rows) for name in self.processors]
+        return sorted({s for wanted, failed in found for s in (*wanted, *failed)})
+
+    def __call__(
+        self, logits: Tensor, rows: SampleRows, blame: Callable[[int, str], None]
+    ) -> Tensor:
+        """logits [N, V] float32, changed in place. `blame` is told of rows that cannot go on."""
+        for name, processor in self.processors.items():
+            wanted, failed = self._asked(name, rows)
+            for s, sentence in failed.items():
+                blame(int(rows.rows[s]), sentence)
+            if wanted:
+                part = rows.subset(wanted)
+                logits = part.put(logits, _run(name, processor, part.take(logits), part, blame))
+        return logits
+
+    def _asked(self, name: str, rows: SampleRows) -> tuple[list[int], dict[int, str]]:
+        """The rows that a processor wants, and the sentences where asking it failed."""
+
+        def ask() -> tuple[list[int], dict[int, str]]:
+            wanted, failed = [], {}
+            for s, params in enumerate(rows.params):
+                try:
+                    if self.processors[name].wants(params):
+                        wanted.append(s)
+                except Exception as error:
+                    failed[s] = _failed(name, error)
+            return wanted, failed
+
+        asked: tuple[list[int], dict[int, str]] = rows.remember((Chain, name), ask)
+        return asked
+
+
+def _run(
+    name: str,
+    processor: LogitsProcessor,
+    logits: Tensor,
+    rows: SampleRows,
+    blame: Callable[[int, str], None],
+) -> Tensor:
+    try:
+        # a copy, so that one which fails half-way leaves nothing behind
+        changed = processor(logits.clone(), rows)
+        if not isinstance(changed, Tensor) or changed.shape != logits.shape:
+            got = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+            raise ValueError(f"it must return logits {list(logits.shape)}, not {got}")
+        return changed.to(logits.dtype)
+    except Exception as error:
+        if len(rows) == 1:
+            blame(int(rows.rows[0]), _failed(name, error))
+            return logits
+    alone = (
+        _run(name, processor, logits[s : s + 1], rows.subset([s]), blame) for s in range(len(rows))
+    )
+    return torch.cat(list(alone))
+
+
+def _failed(name: str, error: Exception) -> str:
+    return f"the logits processor {name!r} failed: {cause(error)}"
+
+
+def _make(entry: Any) -> tuple[str, LogitsProcessor]:
+    given = dict(entry) if isinstance(entry, Mapping) else {"use": entry}
+    name = given.pop("use", None)
+    if not isinstance(name, str):
+        raise UserError(f"a logits processor is a name or {{use: name, ...}}, not {entry!r}.")
+    cls = registry.processors.get(name)
+    known = {f.name for f in fields(cls.Options) if f.init}
+    hints = get_type_hints(cls.Options)
+    mistakes, options = [], {}
+    for key, value in given.items():
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            hint = (
+                f"Did you mean {near[0]!r}?" if near else f"Options: {', '.join(known) or 'none'}."
+            )
+            mistakes.append(f"{name}: there is no option {key!r}. {hint}")
+            continue
+        try:
+            options[key] = check(hints[key], value)
+        except Unfit as error:
+            mistakes.append(f"{name}: {key}: {error}")
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    try:
+        return name, cls(cls.Options(**options))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name}: {error}") from error

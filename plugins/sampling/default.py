@@ -1,0 +1,155 @@
+"""The default sampler: everything that SamplingParams asks for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from core import logprobs, noise
+from core import sample_columns as columns
+from core.deferred import Deferred
+from core.interfaces import LogitsProcessor, Sampled, Sampler
+from plugins.sampling.bad_words import BadWords
+from plugins.sampling.chain import Chain
+from plugins.sampling.masks import AllowedTokens, LogitBias, MinTokens
+from plugins.sampling.penalties import Penalties
+from plugins.sampling.truncation import floors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core.params import SamplingParams
+    from core.sample_rows import SampleRows
+    from core.types import Limits, TokenLogprobs
+
+BUILT_IN = (AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
+
+
+class DefaultSampler(Sampler):
+    """Processes the logits of the rows that ask for it, then draws with Gumbel noise.
+
+    The order is vLLM's: log probabilities are those of the model's own logits; allowed tokens, bad
+    words, min_tokens, bias and penalties change the logits; then come the further processors that
+    the option names. A greedy row takes the largest logit, of equal ones that with the lowest id.
+    The other rows divide by the temperature, cut off by min_p, top_k and top_p, and draw.
+
+    Every row costs what it asks for, whatever its neighbours ask for.
+    """
+
+    @dataclass
+    class Options(Sampler.Options):
+        processors: list[Any] = field(
+            default_factory=list,
+            metadata={
+                "help": "further logits processors, in order: names, or {use: name, option: value}"
+            },
+        )
+
+    graphable = True
+
+    def __init__(self, options: Options, limits: Limits) -> None:
+        super().__init__(options, limits)
+        self.chain = Chain(options.processors)
+        self.processors: list[LogitsProcessor] = [cls(cls.Options()) for cls in BUILT_IN]
+
+    def accepts(self, params: SamplingParams) -> list[str]:
+        return self.chain.accepts(params)
+
+    def __call__(self, logits: Tensor, rows: SampleRows) -> Sampled:
+        """logits [S, V] of any float dtype, left as they are."""
+        blamed: dict[int, str] = {}
+        changed, others = self._split(rows)
+        if not len(changed):
+            ids, value = _choose(logits, rows)
+        else:
+            x = changed.take(logits).to(torch.float32, copy=True)
+            ids, value = _choose(self._process(x, changed, blamed), changed)
+            if len(others):
+                other_ids, other_value = _choose(others.take(logits), others)
+                whole = ids.new_empty(len(rows)), value.new_empty(len(rows))
+                ids = others.put(changed.put(whole[0], ids), other_ids)
+                value = others.put(changed.put(whole[1], value), other_value)
+        if logits.is_cuda and torch.cuda.is_current_stream_capturing():
+            return Sampled(ids)
+        if blamed:
+            lost = [s for s, row in enumerate(rows.rows.tolist()) if row in blamed]
+            value[torch.tensor(lost, device=value.device)] = math.nan
+        ids = ids.masked_fill(~value.isfinite(), 0)
+        return Sampled(ids, self._logprobs(logits, ids, value, rows), _errors(value, rows, blamed))
+
+    def _split(self, rows: SampleRows) -> tuple[SampleRows, SampleRows]:
+        """The rows whose logits a processor changes, and the others."""
+
+        def marks() -> tuple[list[int], list[int]]:
+            asked = rows.table.needs[rows.rows] & (columns.PENALTY | columns.OTHER) != 0
+            asked[self.chain.concerns(rows)] = True
+            return np.flatnonzero(asked).tolist(), np.flatnonzero(~asked).tolist()
+
+        changed, others = rows.remember((DefaultSampler, "changed"), marks)
+        return rows.subset(changed), rows.subset(others)
+
+    def _process(self, x: Tensor, rows: SampleRows, blamed: dict[int, str]) -> Tensor:
+        for processor in self.processors:
+            part = rows.where(processor.wants)
+            if len(part):
+                x = part.put(x, processor(part.take(x), part))
+        return self.chain(x, rows, blamed.__setitem__)
+
+    def _logprobs(
+        self, logits: Tensor, ids: Tensor, value: Tensor, rows: SampleRows
+    ) -> Deferred[list[TokenLogprobs]] | None:
+        if not rows.needs & columns.LOGPROBS:
+            return None
+        places = [s for s, p in enumerate(rows.params) if p.logprobs is not None]
+        part = rows.subset(places)
+        counts = [p.logprobs or 0 for p in part.params]
+        chosen = part.take(ids)
+        most = -1 if min(counts) < 0 else max(counts)
+        found = logprobs.scores(part.take(logits), chosen, most)
+
+        def make(host: list[Tensor]) -> dict[int, list[TokenLogprobs]]:
+            listed = logprobs.listed(host[1], logprobs.Scores(*host[2:]), counts)
+            good = host[0].isfinite().tolist()
+            return {s: [entry] for s, entry in zip(places, listed, strict=True) if good[s]}
+
+        return Deferred([value, chosen, *found], make)
+
+
+def _choose(logits: Tensor, rows: SampleRows) -> tuple[Tensor, Tensor]:
+    """Ids [N], and the logits of those, which are finite where the row has a possible token."""
+    if rows.all_greedy:
+        ids = noise.argmax(logits)
+    else:
+        floor = None
+        part = rows.needing(columns.TRUNCATION)
+        if len(part):
+            floor = torch.full((len(rows),), -math.inf, device=logits.device)
+            floor = part.put(floor, floors(part.take(logits).float(), part))
+        ids = rows.draw(logits, floor)
+    return ids, logits.gather(1, ids[:, None])[:, 0].float()
+
+
+def _errors(value: Tensor, rows: SampleRows, blamed: dict[int, str]) -> Deferred[str]:
+    """By s, why a row has no token."""
+
+    def make(host: list[Tensor]) -> dict[int, str]:
+        return {
+            s: blamed.get(int(rows.rows[s])) or _reason(x)
+            for s, x in enumerate(host[0].tolist())
+            if not math.isfinite(x)
+        }
+
+    return Deferred([value], make)
+
+
+def _reason(value: float) -> str:
+    if value == -math.inf:
+        return (
+            "no token is possible: the logits are -inf everywhere. Loosen allowed_token_ids, "
+            "bad_words, min_tokens or what else forbids tokens."
+        )
+    return f"no token can be drawn: among the logits is {value}. Check the weights and the dtype."
