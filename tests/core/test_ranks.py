@@ -1,0 +1,112 @@
+"""Ranks that are processes: what happens when one of them ends, and what stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from core import LLM, EngineDead, SamplingParams, UserError
+from tests.tiny import save_tiny
+
+PROMPT = list(b"The wind")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+def running(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def test_a_killed_rank_is_named_within_ten_seconds_and_nothing_stays(checkpoint, device):
+    llm = LLM(checkpoint, tensor_parallel_size=2, device=device)
+    (process,) = llm.engine.executor._ranks._processes.values()
+    params = SamplingParams(max_tokens=200, temperature=0, ignore_eos=True)
+    stream = llm.stream(PROMPT, params)
+    next(stream)
+    os.kill(process.pid, signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(EngineDead, match="rank 1 .* was killed by SIGKILL"):
+        for _ in stream:
+            pass
+    assert time.monotonic() - began < 10
+    with pytest.raises(EngineDead):
+        llm.generate(PROMPT, params)
+    llm.close()
+    assert not running(process.pid)
+
+
+def test_a_rank_that_raises_shows_its_traceback(checkpoint, device, tmp_path):
+    plugin = tmp_path / "breaks.py"
+    plugin.write_text(
+        textwrap.dedent(
+            """
+            import os
+            from core.interfaces import Sampled, Sampler
+            from core.registry import samplers
+
+            @samplers.register("breaks")
+            class Breaks(Sampler):
+                def __call__(self, logits, rows):
+                    if "plugins.executors.rank_process" in open("/proc/self/cmdline").read():
+                        raise ZeroDivisionError("rank 1 cannot count")
+                    return Sampled(rows.draw(logits))
+            """
+        )
+    )
+    settings = {"plugins": [str(plugin)], "sampler": "breaks", "device": device}
+    with (
+        LLM(checkpoint, tensor_parallel_size=2, **settings) as llm,
+        pytest.raises(EngineDead, match=r"(?s)rank 1 failed:.*rank 1 cannot count"),
+    ):
+        llm.generate(PROMPT, SamplingParams(max_tokens=20, ignore_eos=True), use_tqdm=False)
+
+
+def test_ranks_end_with_a_killed_parent(checkpoint, tmp_path):
+    script = tmp_path / "parent.py"
+    # no `if __name__ == "__main__"`: starting ranks does not import the script again
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import time
+            from core import LLM
+            llm = LLM({str(checkpoint)!r}, tensor_parallel_size=2, device="cpu")
+            print(*(p.pid for p in llm.engine.executor._ranks._processes.values()), flush=True)
+            time.sleep(60)
+            """
+        )
+    )
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    assert running(pid)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while running(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not running(pid)
+
+
+def test_a_size_that_cannot_work_is_refused_before_anything_starts(checkpoint, device):
+    with pytest.raises(UserError, match=r"P6 .*1 to 4"):
+        LLM(checkpoint, tensor_parallel_size=5, device=device)
