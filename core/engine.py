@@ -12,6 +12,7 @@ from core import registry
 from core.errors import EngineDead, UserError
 from core.generation import Generation
 from core.setup import read_setup
+from core.startup import announce
 from core.types import Request
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Engine:
     def __init__(self, config: Config) -> None:
         from core.plugins import acting
 
+        began = time.monotonic()
         self.config = config
         self.hooks = acting(config)
         self.hooks.configure(config=config)
@@ -74,6 +76,7 @@ class Engine:
         self._count = 0
         self._dead: EngineDead | None = None
         self._closed = False
+        announce(self, time.monotonic() - began)
         self.hooks.engine_started(engine=self)
 
     # requests
