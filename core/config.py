@@ -6,6 +6,8 @@ import pickle
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from core.errors import UserError
+
 
 @dataclass(kw_only=True)
 class ModelConfig:
@@ -195,5 +197,12 @@ def _unpack(plugins: tuple[str, ...], strict: bool, state: bytes) -> Config:
 
     load_like(plugins, strict)
     config = Config.__new__(Config)
-    config.__dict__.update(pickle.loads(state))
+    try:
+        config.__dict__.update(pickle.loads(state))
+    except (AttributeError, ImportError) as error:
+        raise UserError(
+            f"a process of the engine cannot find a component that was chosen: {error}. It was "
+            "registered by a script itself, which the others do not run. Put it in a file or a "
+            "package, and name that under `plugins:`."
+        ) from error
     return config

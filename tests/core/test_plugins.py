@@ -114,9 +114,9 @@ def test_a_plugin_answers_to_its_name_its_package_and_its_module(site: Site, wor
 def test_the_later_of_two_words_counts(site: Site) -> None:
     site.install("good")
     plugins.load(["no:good", "good"])
-    assert one("good").named
+    assert (one("good").named, one("good").blocked) == (True, False)
     plugins.load(["good", "no:good"])
-    assert one("good").blocked
+    assert (one("good").named, one("good").blocked) == (False, True)
 
 
 def test_a_clash_hurts_only_whoever_uses_the_name_and_can_be_switched_off(site: Site) -> None:
@@ -276,6 +276,20 @@ def test_a_spawned_process_unpickles_a_config_of_a_one_file_plugin(parts, site: 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"False {[str(HERE / 'one_file.py')]}\n"
+
+
+def test_a_process_that_cannot_find_a_component_says_how_it_could(parts, site: Site) -> None:
+    from core.settings import load
+
+    config = load(None, ["model.path=x", "sampler=min-p"])  # registered by this process itself
+    path = site.folder / "config.pickle"
+    path.write_bytes(pickle.dumps(config))
+    code = f"import pickle; pickle.load(open({str(path)!r}, 'rb'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=site.environment()
+    )
+    assert "UserError" in done.stderr
+    assert "Put it in a file or a package, and name that under `plugins:`." in done.stderr
 
 
 def test_thirty_installed_plugins_cost_less_than_fifty_milliseconds(site: Site, write) -> None:
