@@ -1,0 +1,81 @@
+"""The measures of the tiny model against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from tools.eval_tiny import (
+    bits_per_byte,
+    known_words,
+    repeated_5grams,
+    sample,
+    transformers_logprobs,
+    windows,
+)
+
+
+@pytest.fixture(scope="module")
+def model() -> Qwen3ForCausalLM:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=2, head_dim=8,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
+    return Qwen3ForCausalLM(config).double().eval()
+
+
+def test_a_coin_costs_one_bit_a_token() -> None:
+    fair = lambda batch: [[math.log(0.5)] * (len(row) - 1) for row in batch]  # noqa: E731
+    assert bits_per_byte(fair, range(101), size=50, window=16, stride=8) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "window", "stride"), [(1, 8, 4), (5, 8, 4), (8, 8, 4), (50, 8, 3)]
+)
+def test_every_token_is_scored_once_with_enough_before_it(
+    count: int, window: int, stride: int
+) -> None:
+    scored = []
+    for begin, end, first in windows(count, window, stride):
+        assert end - begin <= window
+        assert begin == 0 or first - begin >= window - stride
+        scored += range(first, end)
+    assert scored == list(range(1, count))
+
+
+def test_sliding_windows_agree_with_a_sum_over_prefixes(model: Qwen3ForCausalLM) -> None:
+    tokens = torch.randint(50, (23,), generator=torch.Generator().manual_seed(1)).tolist()
+    total = 0.0
+    for t in range(1, 23):
+        begin = 0 if t < 8 else 8 + 3 * ((t - 8) // 3) + 3 - 8
+        begin = begin if t < 8 else min(begin, 23 - 8)
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens[begin:t]])).logits[0, -1]
+        total -= float(logits.log_softmax(-1)[tokens[t]]) / math.log(2)
+    found = bits_per_byte(transformers_logprobs(model), tokens, 23, window=8, stride=3, batch=4)
+    assert found == pytest.approx(total / 23, rel=1e-6)
+
+
+def test_samples_do_not_depend_on_the_other_seeds(model: Qwen3ForCausalLM) -> None:
+    together = sample(model, 0, [1, 2, 3], pieces=2, length=20)
+    alone = sample(model, 0, [2], pieces=2, length=20)
+    assert together[1] == alone[0]
+    assert together[0] != together[1]
+
+
+def test_a_cold_sample_is_the_greedy_continuation(model: Qwen3ForCausalLM) -> None:
+    (row,) = sample(model, 3, [0], pieces=1, length=10, temperature=1e-6)
+    ids = [3]
+    for _ in range(10):
+        ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
+    assert row[0] == ids[1:]
+
+
+def test_known_words_and_loops() -> None:
+    assert known_words(["The cat zzq sat on"], {"the", "cat", "sat"}) == 0.75
+    assert repeated_5grams("a b c d e f g h") == 0.0
+    assert repeated_5grams("a b c d e " * 20) > 0.9

@@ -1,0 +1,1 @@
+"""Scripts for whoever works on the project; nothing here is installed."""
