@@ -1,4 +1,4 @@
-"""A runner that computes nothing: what is left of a step is the host's work."""
+"""Components that compute nothing: what is left of a step is the host's work."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core.interfaces import Runner, Sampled, Step
-from core.types import Batch, Limits
+from core.interfaces import AttentionBackend, Runner, Sampled, Step
+from core.types import AttentionMetadata, Batch, KVLayer, Limits
 
 
-class Nothing(Runner):
+class NoRunner(Runner):
     """Samples token 0 for everybody, without a model."""
 
     @dataclass
@@ -24,3 +24,15 @@ class Nothing(Runner):
         ids = torch.zeros_like(batch.sample_index)
         batch.rows.record(ids)
         return batch.tokens.new_empty(len(batch.tokens), 0), Sampled(ids)
+
+
+class NoAttention(AttentionBackend):
+    """Plans nothing; a runner that computes nothing never asks for more."""
+
+    @dataclass
+    class Options: ...
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata
+    ) -> Tensor:
+        return q

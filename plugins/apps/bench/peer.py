@@ -81,7 +81,7 @@ class Transformers:
             max_requests_per_batch=at_once,
         )
         with self.model.continuous_batching_context_manager(
-            generation_config=_sampling(max_new_tokens=1),
+            generation_config=_sampling(max_new_tokens=1, eos_token_id=-1),
             continuous_batching_config=limits,
             timeout=60,
         ) as manager:
@@ -111,9 +111,9 @@ def _collect(manager: Any, items: Sequence[Item]) -> None:
             )
 
 
-def _sampling(max_new_tokens: int) -> transformers.GenerationConfig:
+def _sampling(**lengths: int) -> transformers.GenerationConfig:
     return transformers.GenerationConfig(
-        max_new_tokens=max_new_tokens,
+        **lengths,
         do_sample=True,
         temperature=TEMPERATURE,
         top_k=0,
