@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from core.errors import UserError
 from core.parallel.recipe import Shape
+
+RANDOM = ("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "log_normal_", "cauchy_")
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,32 @@ class Facts:
         }
 
 
+class _Unfilled(TorchFunctionMode):
+    """Leaves out random initial values, which a checkpoint replaces anyway.
+
+    Drawing them costs nothing on the meta device, but the first draw there makes torch import
+    its symbolic shapes, which takes longer than all the rest of making a plan.
+    """
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in RANDOM or getattr(func, "__module__", None) == "torch.nn.init":
+            tensor = args[0] if args else kwargs["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return func(*args, **kwargs)
+
+
 def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
     """The module that `make` builds, with parameters on the meta device."""
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Initializing zero-element tensors")
+    with torch.device("meta"), _Unfilled():
         return make()
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from toys import AXES, PLAN, Attention, Config, Toy, checkpoint, toy, toy_plan
 from torch import nn
+from toys import AXES, PLAN, Attention, Config, Toy, checkpoint, toy, toy_plan
 
 from core import registry
 from core.errors import UserError

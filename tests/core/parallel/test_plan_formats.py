@@ -101,12 +101,14 @@ def expand(scale: Tensor, rows: int, columns: int, block: int) -> Tensor:
 def test_an_fp8_shard_times_its_scales_is_a_slice_of_the_whole(
     cut: int, other: int, block: int, ranks: int, unit: int, style: str
 ) -> None:
+    formats = Stored(fp8_block(block, block))
+    refusal = None
     try:
-        plan = ParallelPlan.build(
-            family(style, unit), Sizes(cut, other), ranks, formats=Stored(fp8_block(block, block))
-        )
+        plan = ParallelPlan.build(family(style, unit), Sizes(cut, other), ranks, formats=formats)
     except UserError as error:
-        assert str(error).startswith("P6")
+        refusal = str(error)
+    if refusal is not None:
+        assert refusal.startswith("P6")
         return
     rows, columns = (cut, other) if style == "colwise" else (other, cut)
     weight = torch.randn(rows, columns, dtype=torch.float64)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toys import Config, checkpoint, reference, toy, toy_plan
 from torch import Tensor
+from toys import Config, checkpoint, reference, toy, toy_plan
 
 from core.parallel import Communicator, ThreadGroup, unshard, verify_plan
 from core.parallel.verify import build_rank

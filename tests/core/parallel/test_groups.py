@@ -1,0 +1,127 @@
+"""Ranks as threads and as gloo processes: the same bits everywhere, uneven shards, both dtypes."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor
+from toys import Config, checkpoint, reference, toy_plan
+
+from core.parallel import Communicator, Solo, ThreadGroup, connect
+from core.parallel.groups import ordered_sum, rows_of
+from core.parallel.verify import build_rank
+
+
+def exercise(comm: Communicator) -> dict[str, Any]:
+    """What every kind of group must be able to do, on one rank."""
+    generator = torch.Generator().manual_seed(comm.rank)
+    x = torch.randn(40, 6, generator=generator)
+    sums = {t: comm.all_reduce(x.to(t)) for t in (torch.float32, torch.float64, torch.bfloat16)}
+    return {
+        "shards": comm.gather_all(x),
+        "sums": sums,
+        "one row": comm.all_reduce(x[3:4].clone()),
+        "uneven": comm.all_gather(x[:2, : comm.rank + 1], [r + 1 for r in range(comm.size)]),
+        "rows": comm.all_gather(x[: comm.rank], list(range(comm.size)), dim=0),
+        "to one": comm.gather(x, root=1),
+        "scattered": comm.reduce_scatter(x[:7].clone()),
+        "told": comm.broadcast_object({"from": comm.rank}, root=1),
+    }
+
+
+def check(found: list[dict[str, Any]]) -> None:
+    size = len(found)
+    shards = found[0]["shards"]
+    for rank, mine in enumerate(found):
+        assert torch.equal(torch.stack(mine["shards"]), torch.stack(shards))
+        for dtype, total in mine["sums"].items():
+            assert total.dtype == dtype
+            assert torch.equal(total, found[0]["sums"][dtype])  # the same bits on every rank
+            assert torch.equal(total, ordered_sum([s.to(dtype) for s in shards]))
+        # a row's sum does not depend on how many rows there are
+        assert torch.equal(mine["one row"], mine["sums"][torch.float32][3:4])
+        assert torch.equal(
+            mine["uneven"], torch.cat([shards[r][:2, : r + 1] for r in range(size)], -1)
+        )
+        assert torch.equal(mine["rows"], torch.cat([shards[r][:r] for r in range(size)]))
+        whole = torch.cat(shards, -1)
+        assert mine["to one"] is None if rank != 1 else torch.equal(mine["to one"], whole)
+        start, stop = rows_of(7, size, rank)
+        assert torch.equal(mine["scattered"], mine["sums"][torch.float32][start:stop])
+        assert mine["told"] == {"from": 1}
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_threads(size: int) -> None:
+    check(ThreadGroup(size).run(exercise))
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    shards = [torch.tensor([x], dtype=torch.bfloat16) for x in (256.0, 1.0, 1.0)]
+    assert ordered_sum(shards).item() == 258.0  # in bfloat16 256 + 1 is 256
+
+
+def test_an_error_in_one_thread_ends_all_and_is_raised() -> None:
+    def work(comm: Communicator) -> None:
+        if comm.rank == 1:
+            raise KeyError("mine")
+        comm.barrier()
+
+    with pytest.raises(KeyError, match="mine"):
+        ThreadGroup(3).run(work)
+
+
+def test_a_group_of_one() -> None:
+    comm = connect(None, 0, 1, "cpu")  # type: ignore[arg-type]
+    x = torch.ones(2, 3)
+    assert isinstance(comm, Solo)
+    assert torch.equal(comm.all_reduce(x), x)
+    assert torch.equal(comm.all_gather(x, [3]), x)
+    assert comm.broadcast_object("a") == "a"
+
+
+def one_process(rank: int, size: int, store: str, out: str) -> None:
+    """One rank: groups of all ranks and of the first two, alive at once, and a model's logits."""
+    import torch.distributed as dist
+
+    import plugins.sharding
+    from core.registry import registries
+
+    plugins.sharding.register(registries)
+    torch.set_num_threads(1)
+    try:
+        shared = dist.FileStore(store, size)
+        groups = {size: connect(dist.PrefixStore("all", shared), rank, size, "cpu", 60)}
+        if rank < 2:
+            groups[2] = connect(dist.PrefixStore("two", shared), rank, 2, "cpu", 60)
+        result: dict[Any, Any] = {"default group": dist.is_initialized()}
+        config = Config()
+        for members, comm in groups.items():
+            with torch.inference_mode():
+                model = build_rank(toy_plan(members, config), rank, checkpoint(config), comm)
+                logits = model(torch.arange(11))
+            result[members] = {"exercise": exercise(comm), "logits": logits}
+        groups[size].barrier()
+        for comm in groups.values():
+            comm.close()
+    except Exception:
+        result = {"error": traceback.format_exc()}
+    torch.save(result, f"{out}/{rank}.pt")
+
+
+def test_two_and_three_gloo_processes(tmp_path: Path) -> None:
+    mp.spawn(one_process, (3, str(tmp_path / "store"), str(tmp_path)), nprocs=3)
+    ranks = [torch.load(tmp_path / f"{r}.pt", weights_only=False) for r in range(3)]
+    assert [found.get("error") for found in ranks] == [None] * 3
+    assert not any(found["default group"] for found in ranks)
+    config = Config()
+    expected: Tensor = reference(config, checkpoint(config), torch.arange(11))
+    for size in (2, 3):
+        check([found[size]["exercise"] for found in ranks[:size]])
+        for found in ranks[:size]:
+            torch.testing.assert_close(found[size]["logits"], expected, rtol=1e-9, atol=1e-9)
