@@ -181,7 +181,7 @@ class Attention(nn.Module):
         meta = batch.attention
         if self.fused is not None:
             return self.fused.forward_fused(qkv, norms, rope, batch.positions, self.cache, meta)
-        heads = qkv.unflatten(-1, (-1, self.head_dim))  # [T, H + 2 KV, D]
+        heads = qkv.view(len(qkv), -1, self.head_dim)  # [T, H + 2 KV, D]
         q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         q, k = self.kernels.rope_store(
             q, k, v, norms, rope, batch.positions, self.cache, meta.slots

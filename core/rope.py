@@ -70,7 +70,8 @@ class Rope:
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         config = PreTrainedConfig()
-        config.head_dim = self.head_dim
+        config.head_dim = config.hidden_size = self.head_dim
+        config.num_attention_heads = 1
         config.max_position_embeddings = self.max_position_embeddings
         config.rope_parameters = {
             "rope_type": self.kind,
@@ -161,7 +162,7 @@ def _check(
     problems: list[str],
 ) -> None:
     """Types, names and values of one rope type."""
-    if kind not in _REQUIRED:
+    if not isinstance(kind, str) or kind not in _REQUIRED:
         known = ", ".join(_REQUIRED)
         problems.append(f"{key}: rope_type {kind!r} is not implemented; these are: {known}.")
         return

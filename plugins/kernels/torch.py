@@ -52,15 +52,16 @@ class TorchKernels(Kernels):
         cache: KVLayer,
         slots: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        angles = rope.index_select(0, positions)  # [T, 2, D']
-        cos, sin = angles[:, None, 0], angles[:, None, 1]  # [T, 1, D']
-        if norms is None:
-            q, k = _rotate(q, None, 0.0, cos, sin), _rotate(k, None, 0.0, cos, sin)
-        else:
-            q = _rotate(q, norms[0], norms[2], cos, sin)
-            k = _rotate(k, norms[1], norms[2], cos, sin)
-        _store(k, cache.k, slots)
-        _store(v, cache.v, slots)
+        heads = (q.shape[1], k.shape[1])
+        exact = torch.cat((q, k), 1).float()  # rounded once, after norm and rotation
+        if norms is not None:
+            exact = F.rms_norm(exact, exact.shape[-1:], None, norms[2])
+            exact[:, : heads[0]] *= norms[0]
+            exact[:, heads[0] :] *= norms[1]
+        q, k = _turn(exact, rope.index_select(0, positions)).to(q.dtype).split(heads, 1)
+        stored = _without_negatives(k, v, cache, slots)
+        _store(stored[0], cache.k, stored[2])
+        _store(stored[1], cache.v, stored[2])
         return q, k
 
     def pack(self, weight: Tensor) -> Tensor | None:
@@ -69,6 +70,7 @@ class TorchKernels(Kernels):
             least is None
             or weight.numel() < least
             or weight.device.type != "cpu"
+            or weight.dtype not in (torch.float32, torch.bfloat16, torch.float16)
             or weight.layout is not torch.strided
             or platform.machine().lower() not in ("x86_64", "amd64")
             or not torch.backends.mkldnn.is_available()
@@ -86,49 +88,55 @@ class TorchKernels(Kernels):
         return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
-def _rotate(x: Tensor, weight: Tensor | None, eps: float, cos: Tensor, sin: Tensor) -> Tensor:
-    """Norm the heads of x [T, N, D] when there is a weight [D], and turn their pairs.
-
-    All in float32, rounded once at the end.
-    """
-    exact = x.float()
-    if weight is not None:
-        exact = F.rms_norm(exact, weight.shape, weight.float(), eps)
-    half = cos.shape[-1]
-    pairs = exact[..., : 2 * half].unflatten(-1, (2, half))  # [T, N, 2, D']
+def _turn(x: Tensor, angles: Tensor) -> Tensor:
+    """Turn the pairs of every head of x [T, N, D] by angles [T, 2, D']: cosines, then sines."""
+    cos, sin = angles[:, None, 0], angles[:, None, 1]  # [T, 1, D']
+    half = angles.shape[-1]
+    pairs = x[..., : 2 * half].unflatten(-1, (2, half))  # [T, N, 2, D']
     turned = pairs * cos[..., None, :]
     turned[..., 0, :].addcmul_(pairs[..., 1, :], sin, value=-1)
     turned[..., 1, :].addcmul_(pairs[..., 0, :], sin)
     turned = turned.flatten(-2)
-    if 2 * half < x.shape[-1]:
-        turned = torch.cat((turned, exact[..., 2 * half :]), -1)
-    return turned.to(x.dtype)
+    if 2 * half == x.shape[-1]:
+        return turned
+    return torch.cat((turned, x[..., 2 * half :]), -1)
+
+
+def _without_negatives(
+    k: Tensor, v: Tensor, cache: KVLayer, slots: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """k, v and slots of a store in which nothing has a negative slot."""
+    if slots.device.type == "cpu":
+        if len(slots) == 0 or int(slots.min()) >= 0:
+            return k, v, slots
+        kept = slots >= 0
+        return k[kept], v[kept], slots[kept]
+    return _repeated(k, v, cache, slots)
+
+
+def _repeated(k: Tensor, v: Tensor, cache: KVLayer, slots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same without waiting for the device, so with as many tokens as before.
+
+    One that goes nowhere repeats one that goes somewhere. If none does, all of them store what
+    slot 0 holds already.
+    """
+    stored = slots >= 0
+    one = stored.int().argmax(0, keepdim=True)
+    k, v = (
+        torch.where(
+            stored[:, None, None],
+            x,
+            torch.where(stored[one], x.index_select(0, one), old[:1, 0].to(x.dtype)),
+        )
+        for x, old in ((k, cache.k), (v, cache.v))
+    )
+    return k, v, torch.where(stored, slots, slots[one].clamp(min=0))
 
 
 def _store(x: Tensor, cache: Tensor, slots: Tensor) -> None:
-    """Put x [T, KV, D] into cache [pages, page_size, KV, D] at slots [T]; not where negative."""
-    x = x.to(cache.dtype)
-    if x.device.type == "cpu":
-        if len(slots) and int(slots.min()) < 0:
-            kept = slots >= 0
-            x, slots = x[kept], slots[kept]
-    else:
-        x, slots = _without_negatives(x, cache, slots)
+    """Put x [T, KV, D] into cache [pages, page_size, KV, D] at slots [T]."""
     if cache.is_contiguous():
-        cache.view(-1, *cache.shape[2:]).index_copy_(0, slots, x)
+        cache.view(-1, *cache.shape[2:]).index_copy_(0, slots, x.to(cache.dtype))
     else:
         size = cache.shape[1]
-        cache[torch.div(slots, size, rounding_mode="floor"), slots % size] = x
-
-
-def _without_negatives(x: Tensor, cache: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-    """The same store without negative slots, of the same size: the device need not be waited for.
-
-    A token that goes nowhere repeats one that goes somewhere; if there is none, all of them
-    store what slot 0 holds already.
-    """
-    stored = slots >= 0
-    one = stored.int().argmax()
-    repeated = torch.where(stored[one], x[one], cache[0, 0])
-    kept = torch.where(stored[:, None, None], x, repeated)
-    return kept, torch.where(stored, slots, slots[one].clamp(min=0))
+        cache[torch.div(slots, size, rounding_mode="floor"), slots % size] = x.to(cache.dtype)

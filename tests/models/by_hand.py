@@ -47,7 +47,7 @@ class ByHand:
     pages: int = 96
     max_length: int | None = None
     dtype: torch.dtype = torch.float32
-    device: torch.device = torch.device("cpu")
+    device: torch.device | str = "cpu"
     cache_dtype: torch.dtype = torch.float32
     attention: type[AttentionBackend] = Sdpa
     pack_from: int | None = None
