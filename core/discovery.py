@@ -19,14 +19,12 @@ BUILTIN = (
     "plugins.attention",
     "plugins.kernels",
     "plugins.sharding",
-    "plugins.quantization",
     "plugins.sampling",
     "plugins.scheduling",
     "plugins.runners",
     "plugins.executors",
     "plugins.apps",
     "plugins.sources",
-    "plugins.serve",
     "models.qwen3",
 )
 
@@ -131,8 +129,7 @@ def find(words: Iterable[str]) -> tuple[list[Plugin], list[str], list[str]]:
 
 def _builtin() -> Iterator[Plugin]:
     for module in BUILTIN:
-        if find_spec(module) is not None:
-            yield Plugin(module.rpartition(".")[2], "built in", module)
+        yield Plugin(module.rpartition(".")[2], "built in", module)
 
 
 def _installed() -> list[Plugin]:

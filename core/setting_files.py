@@ -56,23 +56,33 @@ def read_words(words: Iterable[str], report: Report) -> Node:
         try:
             loader = _Loader(text)
             node = loader.get_single_node()
-            value = _Walk(loader, "command line", report, lines=False).node(
-                node, tuple(key.split("."))
-            )
+            walk = _Walk(loader, "command line", report, lines=False)
+            if _prose(node, text):
+                value = Node(text, "command line", text)
+            else:
+                value = walk.node(node, tuple(key.split(".")))
+                if isinstance(node, yaml.ScalarNode) and not node.style and value.text is not None:
+                    value.text = text  # with what YAML takes for a comment
         except (yaml.YAMLError, RecursionError) as error:
-            if text.lstrip()[:1] in ("[", "{", '"', "'"):
+            if "." not in key and text.lstrip()[:1] in ("[", "{"):
                 report.lines.append(
                     f"command line: {key}: {text!r} is not YAML: {_problem(error)}."
                 )
                 continue
-            value = Node(text, "command line")
-        value.text = text if value.text is not None else None
+            value = Node(text, "command line", text)
         single = Node({}, "command line")
         put(single, key, value)
         for section, inner in normal(single).children.items():
             put(tree, section, inner)
     _place_plugins(tree, Path.cwd())
     return tree
+
+
+def _prose(node: yaml.Node | None, text: str) -> bool:
+    """Whether the value is a sentence that only looks like YAML: "Note: this", "-", "# one"."""
+    if node is None:
+        return bool(text.strip())
+    return isinstance(node, yaml.CollectionNode) and not node.flow_style
 
 
 def packaged() -> list[str]:

@@ -140,6 +140,18 @@ def test_text_is_taken_as_written(write) -> None:
     assert config.run.options.words == {"x": True}
 
 
+@pytest.mark.parametrize(
+    ("word", "text"),
+    [("1e3", "1e3"), ("what #1 is", "what #1 is"), ("'quoted'", "quoted"), ('"a\\nb"', "a\nb"),
+     ("no: yes", "no: yes"), ("[INST] hi", "[INST] hi"), ("yes", "yes"), ("", None)],
+)  # fmt: skip
+def test_a_word_that_fills_a_text_is_that_text(word: str, text: str | None) -> None:
+    if text is None:
+        assert "run.text: must not be null" in refusal("run=recite", f"run.text={word}")
+        return
+    assert load(None, ["model.path=x", "run=recite", f"run.text={word}"]).run.options.text == text
+
+
 def test_references_and_the_environment(write, monkeypatch) -> None:
     monkeypatch.setenv("PLAIT_RANKS", "2")
     monkeypatch.delenv("PLAIT_ABSENT", raising=False)

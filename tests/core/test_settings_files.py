@@ -207,9 +207,9 @@ def test_the_order_of_a_component_and_its_option_does_not_matter() -> None:
 
 
 def test_text_that_is_no_yaml_stays_text() -> None:
-    assert words("run.text=Say: 'hi' and: go", "run.words.a=100% *sure") == {
-        "run": {"text": "Say: 'hi' and: go", "words": {"a": "100% *sure"}}
-    }
+    given = ["Say: 'hi' and: go", "100% *sure", "-", "# one", "[a] b", '"Hi", he said', "a: {"]
+    for text in given:
+        assert words(f"run.text={text}") == {"run": {"text": text}}
 
 
 @pytest.mark.parametrize("word", ["seed", "=3", "a..b=3", "b.yaml", ".=1"])
