@@ -101,17 +101,27 @@ def draw(logits: Tensor, temperature: Tensor, keys: Tensor, floor: Tensor | None
         rows = zip(logits.unbind(), temperature.tolist(), keys.tolist(), floors, strict=True)
         return torch.tensor([_draw_row(x, t, key, low) for x, t, key, low in rows])
     count = max(1, BLOCK // logits.shape[1])
+    parts = [slice(start, start + count) for start in range(0, len(logits), count)]
+    return torch.cat(
+        [
+            draw_from_all(
+                logits[part], temperature[part], keys[part], None if floor is None else floor[part]
+            )
+            for part in parts
+        ]
+    )
+
+
+def draw_from_all(
+    logits: Tensor, temperature: Tensor, keys: Tensor, floor: Tensor | None = None
+) -> Tensor:
+    """`draw` for an accelerator: noise for every token, no step that depends on a value."""
+    x, t = logits.float(), temperature[:, None]
     tokens = torch.arange(logits.shape[1], dtype=torch.int32, device=logits.device)
-    drawn = []
-    for start in range(0, len(logits), count):
-        part = slice(start, start + count)
-        x, t = logits[part].float(), temperature[part, None]
-        k0, k1 = keys[part, 0, None], keys[part, 1, None]
-        scores = torch.where(t > 0, x / t + gumbel(tokens, k0, k1), x)
-        if floor is not None:
-            scores.masked_fill_(x < floor[part, None], -math.inf)
-        drawn.append(scores.argmax(-1))
-    return torch.cat(drawn)
+    scores = torch.where(t > 0, x / t + gumbel(tokens, keys[:, :1], keys[:, 1:]), x)
+    if floor is not None:
+        scores.masked_fill_(x < floor[:, None], -math.inf)
+    return scores.argmax(-1)
 
 
 def _draw_row(row: Tensor, temperature: float, key: list[int], floor: float) -> int:
