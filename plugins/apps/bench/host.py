@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
 RUNNING = (16, 64, 256, 1024)
 PROMPT = 64  # tokens
+UNTIMED = 10  # steps before the first that is timed
 SMALL = {  # nothing is computed, so the model may be small; its vocabulary stays
     "num_hidden_layers": 1,
+    "layer_types": None,
     "hidden_size": 16,
     "intermediate_size": 16,
     "num_attention_heads": 2,
@@ -55,15 +57,16 @@ def measure_steps(config: Config, running: int, steps: int = 200) -> float:
     log = logging.getLogger("plait")
     level = log.level
     log.setLevel(logging.ERROR)  # it would tell at length how this model differs from the real one
-    engine = Engine(without_model(config, running, PROMPT + 2 * steps))
+    tokens = steps + running + 2 * UNTIMED  # more than there are steps, so that nobody ends
+    engine = Engine(without_model(config, running, PROMPT + tokens))
     log.setLevel(level)
     try:
-        params = SamplingParams(max_tokens=2 * steps, ignore_eos=True)
+        params = SamplingParams(max_tokens=tokens, ignore_eos=True)
         for number in range(running):
             engine.add([(number + i) % 1000 for i in range(PROMPT)], params)
         while engine.statistics()["waiting"]:
             engine.step()
-        for _ in range(10):
+        for _ in range(UNTIMED):
             engine.step()
         gc.collect()
         gc.freeze()
