@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -31,14 +31,21 @@ class Chain:
     it is asked again for each alone.
     """
 
-    def __init__(self, chosen: Sequence[Any]) -> None:
-        """`chosen`: names, or mappings of `use: name` and options. UserError if one is unusable."""
+    def __init__(
+        self, chosen: Sequence[Any], built_in: Collection[type[LogitsProcessor]] = ()
+    ) -> None:
+        """`chosen`: names, or mappings of `use: name` and options. UserError if one is unusable.
+
+        `built_in`: those that run in any case, so that nobody may choose them.
+        """
         self.processors: dict[str, LogitsProcessor] = {}
         self._warned: set[str] = set()
         for entry in chosen:
             name, processor = _make(entry)
             if name in self.processors:
                 raise UserError(f"the logits processor {name!r} is named twice.")
+            if type(processor) in built_in:
+                raise UserError(f"{name!r} is part of the default sampler. Leave it out.")
             self.processors[name] = processor
 
     def accepts(self, params: SamplingParams) -> list[str]:

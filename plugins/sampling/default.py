@@ -49,11 +49,15 @@ class DefaultSampler(Sampler):
             },
         )
 
+        def __post_init__(self) -> None:
+            # a mistake is found when the configuration is read, not when the model is loaded
+            Chain(self.processors, BUILT_IN)
+
     graphable = True
 
     def __init__(self, options: Options, limits: Limits) -> None:
         super().__init__(options, limits)
-        self.chain = Chain(options.processors)
+        self.chain = Chain(options.processors, BUILT_IN)
         self.processors: list[LogitsProcessor] = [cls(cls.Options()) for cls in BUILT_IN]
 
     def accepts(self, params: SamplingParams) -> list[str]:
