@@ -1,0 +1,72 @@
+"""The README shows code that runs, and output that comes out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from core.run import main
+from tests.tiny import save_tiny
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"), eos=256)
+
+
+def block(beginning: str) -> str:
+    (found,) = [text for text in BLOCKS if text.startswith(beginning)]
+    return found
+
+
+def test_the_python_example_runs(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = block("from core import LLM").replace("Qwen/Qwen3-0.6B", str(checkpoint))
+
+    exec(code.replace("max_model_len=2048", 'max_model_len=256, device="cpu"'), {})
+
+    assert re.match(r"The sea is -> (.|\n)*A good test -> ", capsys.readouterr().out)
+
+
+def test_the_plugin_runs(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "floor.py").write_text(block('"""floor.py'))
+    place = [f"model.path={checkpoint}", "model.device=cpu", "cache.memory=16MiB"]
+
+    def text(*words: str) -> str:
+        params = "run.params={max_tokens: 24, temperature: 1.0, seed: 5}"
+        assert main([str(ROOT / "configs" / "qwen3.yaml"), *place, params, *words]) == 0
+        return capsys.readouterr().out
+
+    floor = ["-p", str(tmp_path / "floor.py"), "sampler=floor"]
+    greedy = text("run.params={max_tokens: 24, temperature: 0.0}")
+    assert text(*floor, "sampler.share=0.9999") == greedy
+    assert text(*floor, "sampler.share=0.001") != greedy
+
+
+def test_the_plan_is_the_one_that_is_used() -> None:
+    assert block("plan = {") in (ROOT / "models" / "qwen3" / "plan.py").read_text()
+
+
+def test_the_table_is_the_one_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(ROOT / "configs" / "toy-tp2.yaml"), "run.rank=1"]) == 0
+    printed = {tuple(line.split()) for line in capsys.readouterr().out.splitlines()}
+
+    shown = [line.split() for line in README.splitlines() if line.startswith("    model.layers.")]
+    assert len(shown) == 3
+    assert {(*line, "50.0%") for line in shown} <= printed
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "configs").glob("*.yaml")))
+def test_a_shipped_configuration_reads_without_mistakes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(ROOT / "configs" / f"{name}.yaml"), "model.device=cpu", "--print-config"]) == 0
+
+    assert "path:" in capsys.readouterr().out
