@@ -107,6 +107,20 @@ def test_after_several_ids_a_request_waits_until_nothing_is_on_its_way():
     assert (fourth.starts[at], fourth.counts[at], fourth.sample[at]) == (4, 2, 1)
 
 
+def test_a_step_that_gives_no_id_is_made_again():
+    engine = SmallEngine()
+    request = make_request("a", 3, new=9)
+    engine.add(request)
+    first, second = planned(engine), planned(engine)
+    nothing = np.array([0], np.int32)
+    assert engine.scheduler.update(first, answer(first, counts=nothing)) == []
+    assert engine.scheduler.plan() is None
+    engine.scheduler.update(second, answer(second, counts=nothing))
+    third = planned(engine)
+    # the second step computed a token that never came
+    assert (third.starts.tolist(), third.counts.tolist(), third.sample.tolist()) == ([2], [1], [1])
+
+
 def test_an_error_ends_its_request_alone_and_its_content_is_not_found_again():
     engine = SmallEngine()
     bad, good = make_request("bad", list(range(9))), make_request("good", 9)
