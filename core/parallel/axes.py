@@ -68,9 +68,9 @@ def gqa(q: str, kv: str, unit: int | str) -> Axis:
     return axis("gqa", q, kv, unit=unit)
 
 
-def vocab(field: str) -> Axis:
-    """Equal chunks, all padding behind the last real row."""
-    return axis("vocab", field)
+def vocab(field: str, unit: int | str = 1) -> Axis:
+    """Equal chunks of whole units, all padding behind the last real row."""
+    return axis("vocab", field, unit=unit)
 
 
 def experts(field: str, order: str = "linear", slots: Sequence[Sequence[int]] = ()) -> Axis:

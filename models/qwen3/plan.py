@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from core.parallel import even, gqa, vocab
 
+ALIGNED = 16  # matrix products are slow on shards whose rows begin between 32-byte boundaries
+
 axes = {
     "q|kv": gqa(q="num_attention_heads", kv="num_key_value_heads", unit="head_dim"),
-    "mlp": even("intermediate_size"),
-    "vocab": vocab("vocab_size"),
+    "mlp": even("intermediate_size", unit=ALIGNED),
+    "vocab": vocab("vocab_size", unit=ALIGNED),
 }
 
 plan = {

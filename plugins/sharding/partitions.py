@@ -106,11 +106,19 @@ class Gqa(Partitioner):
 
 
 class Vocab(Partitioner):
-    """Equal chunks. Only behind the last real row is there padding, so one slice trims logits."""
+    """Equal chunks. Only behind the last real row is there padding, so one slice trims logits.
+
+    One rank has no padding, because nothing would trim it.
+    """
+
+    @dataclass(frozen=True)
+    class Options:
+        unit: int = 1  # chunks are rounded up to it
 
     def cut(self, ranks: int, grain: Sequence[int]) -> tuple[Partition, ...]:
         (size,) = self.counts
-        chunk = -(-size // (ranks * grain[0])) * grain[0]
+        unit = math.lcm(self.options.unit, *grain)
+        chunk = -(-size // (ranks * unit)) * unit if ranks > 1 else size
         cuts = [min(rank * chunk, size) for rank in range(ranks + 1)]
         spans: list[Spans] = [((a, b),) if b > a else () for a, b in pairwise(cuts)]
         return (Partition(size, tuple(spans), (chunk,) * ranks),)

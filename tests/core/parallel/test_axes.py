@@ -36,10 +36,16 @@ def test_even_covers_in_order_in_whole_units_whose_counts_differ_by_one(
 
 
 @settings(max_examples=150)
-@given(st.integers(1, 500), st.integers(1, 9), st.sampled_from([1, 3, 64]))
-def test_vocab_pads_behind_the_last_row_only(size: int, ranks: int, block: int) -> None:
-    (cut,) = partition(partitioner("vocab", size), ranks, [frozenset({block})])
+@given(
+    st.integers(1, 500),
+    st.integers(1, 9),
+    st.sampled_from([1, 3, 64]),
+    st.sampled_from([1, 16]),
+)
+def test_vocab_pads_behind_the_last_row_only(size: int, ranks: int, block: int, unit: int) -> None:
+    (cut,) = partition(partitioner("vocab", size, unit=unit), ranks, [frozenset({block})])
     assert len(set(cut.local)) == 1
+    assert cut.local[0] % unit == 0 if ranks > 1 else cut.local == (size,)
     gathered: list[int | None] = []
     for rank in range(ranks):
         real = elements(cut, rank)
