@@ -70,7 +70,7 @@ class Placement:
         for i in np.flatnonzero(growth).tolist():
             requests[i].pages += islice(pages, int(growth[i]))
 
-    def evict(self, request: Request) -> None:
+    def remove(self, request: Request) -> None:
         """Take the row and the pages of a running request away."""
         self.pool.release(self.running.remove(request))
 

@@ -197,14 +197,12 @@ class QueueScheduler(Scheduler):
         """Send the victim back to the queue, because pages have run out."""
         self.running.sync()
         request = self.victim(requests)
-        assert request in self.running, (
-            f"{type(self).__name__}.victim chose one that is not running"
-        )
+        assert request in self.running, f"{type(self).__name__}.victim chose none that runs"
         self.flights.leave(request)
         self._send_back(request)
 
     def _send_back(self, request: Request) -> None:
-        self.placement.evict(request)
+        self.placement.remove(request)
         request.computed = 0
         request.preemptions += 1
         self._preemptions += 1
@@ -257,7 +255,7 @@ class QueueScheduler(Scheduler):
         if request in self.running:
             if request.finish_reason == "error":
                 self.placement.withdraw(request)
-            self.placement.evict(request)
+            self.placement.remove(request)
         self.waiting.discard(request)
         self.flights.forget(request)
         self.placement.forget(request)
