@@ -142,6 +142,14 @@ def test_the_battery_passes_without_bugs() -> None:
         check()
 
 
+def test_functions_compiled_again_without_a_bug_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that what is noticed is the bug, and not how it was put there."""
+    for home, name, old, _ in {(str(b[0]), b[1]): b for b in BUGS}.values():
+        mutate(monkeypatch, home, name, old, old)
+    for check in BATTERY:
+        check()
+
+
 @pytest.mark.parametrize(("home", "name", "old", "new"), BUGS, ids=lambda value: str(value)[:40])
 def test_a_seeded_bug_is_noticed(
     home: Any, name: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch
