@@ -47,7 +47,8 @@ class BadWords(LogitsProcessor):
                 width, 0, -1, device=logits.device
             )
             row, within = words.row[:, None], place.clamp(min=0)
-            same = (tokens[row, within] == words.start) & output[row, within] & (place >= 0)
+            # before the text's beginning stands its first token, which is no output
+            same = (tokens[row, within] == words.start) & output[row, within]
             complete = (same | (words.start == ANY)).all(1)
         # two words of a row may end alike: the smaller value wins, in whatever order they come
         limit = torch.where(complete, -math.inf, math.inf)

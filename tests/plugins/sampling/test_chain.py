@@ -64,6 +64,18 @@ class AddOne(LogitsProcessor):
         return logits
 
 
+class Halve(LogitsProcessor):
+    """Halves the logits in place, then raises if it does not like one of the rows."""
+
+    def wants(self, params: SamplingParams) -> bool:
+        return "halve" in params.extra_args
+
+    def __call__(self, logits: torch.Tensor, rows: SampleRows) -> torch.Tensor:
+        logits /= 2
+        assert all(params.extra_args["halve"] for params in rows.params)
+        return logits
+
+
 class Moody(LogitsProcessor):
     def wants(self, params: SamplingParams) -> bool:
         return 1 / params.extra_args["mood"] > 0
@@ -89,8 +101,12 @@ class MinP(Sampler):
 def names() -> Iterator[None]:
     before = registries.snapshot()
     for name, cls in {
-        "forbid": Forbid, "double": Double, "add-one": AddOne, "moody": Moody
-    }.items():  # fmt: skip
+        "forbid": Forbid,
+        "double": Double,
+        "add-one": AddOne,
+        "halve": Halve,
+        "moody": Moody,
+    }.items():
         registries.processors.register(name, cls)
     yield
     registries.restore(before)
@@ -146,6 +162,15 @@ def test_a_processor_that_raises_costs_its_request_only() -> None:
     assert found.ids.tolist() == [1, 0, 0, 1, 0]
     assert set(found.errors) == {1, 4}
     assert "'forbid' failed: RuntimeError: thirteen" in found.errors[1]
+
+
+def test_a_failed_attempt_leaves_nothing_behind() -> None:
+    logits = torch.zeros(3, SIZE)
+    logits[:, 5] = 2.5  # halved once it is more than 1, halved twice it is less
+    params = [greedy(halve=True), greedy(halve=False), greedy(halve=True)]
+    found = sampler("halve", "add-one")(logits, make_rows(params, SIZE))
+    assert list(found.errors) == [1]
+    assert found.ids.tolist() == [5, 0, 5]
 
 
 def test_a_wrong_shape_costs_its_request_only() -> None:

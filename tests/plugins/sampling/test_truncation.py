@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import transformers
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from core.params import SamplingParams
@@ -57,7 +57,11 @@ tying = st.lists(st.sampled_from([-math.inf, -3.0, -0.5, 0.0, 0.5, 1.0, 4.0]), m
 smooth = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=60)
 
 
+TIES = [4.0] + [1.0] * 10  # top_k=2 keeps all eleven, and the ten have a third of the weight
+
+
 @settings(max_examples=300)
+@example(TIES, SamplingParams(top_k=2, top_p=0.9), 256)
 @given(st.one_of(tying, smooth), some_params, st.sampled_from([1, 4, 256]))
 def test_the_same_tokens_stay_as_by_a_full_sort(
     logits: list[float], params: SamplingParams, few: int
