@@ -13,7 +13,7 @@ import yaml
 from core.errors import UserError
 from core.interfaces import App
 from plugins.apps.parameters import with_settings
-from plugins.apps.terminal import dim, interactive, one_interrupt
+from plugins.apps.terminal import dim, interactive, one_interrupt, printable
 
 if TYPE_CHECKING:
     from core.config import Config
@@ -118,7 +118,7 @@ class Conversation:
         with one_interrupt() as interrupt, closing(pieces):
             for output in pieces:
                 completion = output.outputs[0]
-                print(completion.delta, end="", file=self.out, flush=True)
+                print(printable(completion.delta, self.out), end="", file=self.out, flush=True)
                 if interrupt:
                     break
         print(file=self.out, flush=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from core.errors import UserError
 from core.interfaces import App
 from plugins.apps.parameters import with_settings
-from plugins.apps.terminal import dim, interactive, one_interrupt
+from plugins.apps.terminal import dim, interactive, one_interrupt, printable
 
 if TYPE_CHECKING:
     from core.config import Config
@@ -136,7 +136,7 @@ def _show(answer: Iterator[RequestOutput]) -> int:
     start, last = time.monotonic(), None
     with one_interrupt() as interrupt, closing(answer):
         for last in answer:
-            print(last.outputs[0].delta, end="", flush=True)
+            print(printable(last.outputs[0].delta, sys.stdout), end="", flush=True)
             if interrupt:
                 break
     print(flush=True)
@@ -153,7 +153,7 @@ def _print_all(prompts: list[str | list[int]], outputs: list[RequestOutput]) -> 
         print(f"Prompt: {prompt}")
         for answer in output.outputs:
             label = "Answer" if len(output.outputs) == 1 else f"Answer {answer.index + 1}"
-            print(f"{label}: {answer.text}")
+            print(f"{label}: {printable(answer.text, sys.stdout)}")
         print()
 
 

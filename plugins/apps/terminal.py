@@ -21,6 +21,14 @@ def dim(text: str, stream: TextIO) -> str:
     return f"\033[2m{text}\033[0m" if interactive(stream) and text else text
 
 
+CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "\N{REPLACEMENT CHARACTER}")
+
+
+def printable(text: str, stream: TextIO) -> str:
+    """`text` from a model without the characters that would move or recolour a terminal."""
+    return text.translate(CONTROLS) if interactive(stream) else text
+
+
 def show_table(
     header: Sequence[str],
     rows: Sequence[Sequence[str]],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from plugins.apps.terminal import plain_columns, show_table
+from plugins.apps.terminal import plain_columns, printable, show_table
 
 
 class Terminal(io.StringIO):
@@ -33,3 +33,10 @@ def test_a_terminal_gets_a_drawn_table_with_the_text_as_it_is() -> None:
 
     assert "[bold]x" in out.getvalue()
     assert "┃" in out.getvalue()
+
+
+def test_a_model_cannot_steer_the_terminal() -> None:
+    text = "a\tb\n\x1b[2J\x07é\x9b"
+
+    assert printable(text, Terminal()) == "a\tb\n\ufffd[2J\ufffdé\ufffd"
+    assert printable(text, io.StringIO()) == text
