@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from core.parallel.axes import gqa as gqa
     from core.parallel.axes import vocab as vocab
     from core.parallel.facts import allocate as allocate
+    from core.parallel.facts import on_meta as on_meta
     from core.parallel.formats import Format as Format
     from core.parallel.formats import Quantization as Quantization
     from core.parallel.formats import formats_of as formats_of
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "axes": "Axis Infeasible Partition Partitioner axis even experts gqa vocab",
-    "facts": "allocate",
+    "facts": "allocate on_meta",
     "formats": "Format Quantization formats_of",
     "groups": "Communicator Solo ThreadGroup",
     "guards": "Guard guard",

@@ -114,6 +114,10 @@ class NcclCommunicator(Communicator):
     def broadcast_object(self, value: T | None, root: int = 0) -> T:
         return _broadcast(self._group, value, self.rank, root, self.device)
 
+    def barrier(self) -> None:
+        self._gathered(torch.zeros(1, device=self.device))
+        torch.cuda.synchronize(self.device)
+
     def close(self) -> None:
         """Free NCCL's memory and threads. Drop captured graphs before."""
         if self._group is not None:
