@@ -180,11 +180,15 @@ class SampleRows:
 
     def column(self, name: str) -> Tensor:
         """[S] float32 or int32: a column of `core.sample_columns`, such as "top_p"."""
+        column = self._packed[:, columns.COLUMN[name]]
+        return column.view(torch.float32) if name in columns.FLOATS else column
+
+    @property
+    def _packed(self) -> Tensor:
         packed: Tensor = self.remember(
             "columns", lambda: self.table.columns.index_select(0, self.index)
         )
-        column = packed[:, columns.COLUMN[name]]
-        return column.view(torch.float32) if name in columns.FLOATS else column
+        return packed
 
     @property
     def temperature(self) -> Tensor:
@@ -200,9 +204,7 @@ class SampleRows:
     def keys(self) -> Tensor:
         """[S, 2] int32: the noise of each row at its position (`core.noise`)."""
         first = columns.COLUMN["stream0"]
-        self.column("stream0")
-        streams: Tensor = self.memo["columns"][:, first : first + 2]
-        return noise.keys(streams, self.positions)
+        return noise.keys(self._packed[:, first : first + 2], self.positions)
 
     def extra(self, name: str, default: float) -> Tensor:
         """[S] float32: `extra_args[name]` of each request, or the default."""

@@ -58,6 +58,7 @@ class BadWords(LogitsProcessor):
 
 
 def _words(rows: SampleRows) -> Words:
+    assert all(params.bad_words_token_ids for params in rows.params), "SamplingParams.check is due"
     listed = [
         (row, word) for row, params in enumerate(rows.params) for word in params.bad_words_token_ids
     ]

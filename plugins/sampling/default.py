@@ -58,6 +58,8 @@ class DefaultSampler(Sampler):
     def __init__(self, options: Options, limits: Limits) -> None:
         super().__init__(options, limits)
         self.chain = Chain(options.processors, BUILT_IN)
+        # one that is asked about every row may do what no graph can hold
+        self.graphable = not self.chain.processors
         self.processors: list[LogitsProcessor] = [cls(cls.Options()) for cls in BUILT_IN]
 
     def accepts(self, params: SamplingParams) -> list[str]:
@@ -66,24 +68,33 @@ class DefaultSampler(Sampler):
     def __call__(self, logits: Tensor, rows: SampleRows) -> Sampled:
         """logits [S, V] of any float dtype, left as they are."""
         blamed: dict[int, str] = {}
-        changed, others = self._split(rows)
-        if not len(changed):
-            ids, value = _choose(logits, rows)
-        else:
-            x = changed.take(logits).to(torch.float32, copy=True)
-            ids, value = _choose(self._process(x, changed, blamed), changed)
-            if len(others):
-                other_ids, other_value = _choose(others.take(logits), others)
-                whole = ids.new_empty(len(rows)), value.new_empty(len(rows))
-                ids = others.put(changed.put(whole[0], ids), other_ids)
-                value = others.put(changed.put(whole[1], value), other_value)
+        ids, value = self._sample(logits, rows, blamed)
         if logits.is_cuda and torch.cuda.is_current_stream_capturing():
             return Sampled(ids)
         if blamed:
             lost = [s for s, row in enumerate(rows.rows.tolist()) if row in blamed]
             value[torch.tensor(lost, device=value.device)] = math.nan
         ids = ids.masked_fill(~value.isfinite(), 0)
-        return Sampled(ids, self._logprobs(logits, ids, value, rows), _errors(value, rows, blamed))
+        return Sampled(ids, _logprobs(logits, ids, value, rows), _errors(value, rows, blamed))
+
+    def _sample(
+        self, logits: Tensor, rows: SampleRows, blamed: dict[int, str]
+    ) -> tuple[Tensor, Tensor]:
+        """Ids [S] and the logits of those [S]. `blamed`, by row: what went wrong on the way."""
+        if rows.plain and not self.chain.processors:
+            return _choose(logits, rows)
+        changed, others = self._split(rows)
+        if not len(changed):
+            return _choose(logits, rows)
+        x = self._process(changed.take(logits).to(torch.float32, copy=True), changed, blamed)
+        ids, value = _choose(x, changed)
+        if not len(others):
+            return ids, value
+        other_ids, other_value = _choose(others.take(logits), others)
+        return (
+            others.put(changed.put(ids.new_empty(len(rows)), ids), other_ids),
+            others.put(changed.put(value.new_empty(len(rows)), value), other_value),
+        )
 
     def _split(self, rows: SampleRows) -> tuple[SampleRows, SampleRows]:
         """The rows whose logits a processor changes, and the others."""
@@ -103,25 +114,6 @@ class DefaultSampler(Sampler):
                 x = part.put(x, processor(part.take(x), part))
         return self.chain(x, rows, blamed.__setitem__)
 
-    def _logprobs(
-        self, logits: Tensor, ids: Tensor, value: Tensor, rows: SampleRows
-    ) -> Deferred[list[TokenLogprobs]] | None:
-        if not rows.needs & columns.LOGPROBS:
-            return None
-        places = [s for s, p in enumerate(rows.params) if p.logprobs is not None]
-        part = rows.subset(places)
-        counts = [p.logprobs or 0 for p in part.params]
-        chosen = part.take(ids)
-        most = -1 if min(counts) < 0 else max(counts)
-        found = logprobs.scores(part.take(logits), chosen, most)
-
-        def make(host: list[Tensor]) -> dict[int, list[TokenLogprobs]]:
-            listed = logprobs.listed(host[1], logprobs.Scores(*host[2:]), counts)
-            good = host[0].isfinite().tolist()
-            return {s: [entry] for s, entry in zip(places, listed, strict=True) if good[s]}
-
-        return Deferred([value, chosen, *found], make)
-
 
 def _choose(logits: Tensor, rows: SampleRows) -> tuple[Tensor, Tensor]:
     """Ids [N], and the logits of those, which are finite where the row has a possible token."""
@@ -129,12 +121,32 @@ def _choose(logits: Tensor, rows: SampleRows) -> tuple[Tensor, Tensor]:
         ids = noise.argmax(logits)
     else:
         floor = None
-        part = rows.needing(columns.TRUNCATION)
-        if len(part):
+        if rows.needs & columns.TRUNCATION:
+            part = rows.needing(columns.TRUNCATION)
             floor = torch.full((len(rows),), -math.inf, device=logits.device)
             floor = part.put(floor, floors(part.take(logits).float(), part))
         ids = rows.draw(logits, floor)
     return ids, logits.gather(1, ids[:, None])[:, 0].float()
+
+
+def _logprobs(
+    logits: Tensor, ids: Tensor, value: Tensor, rows: SampleRows
+) -> Deferred[list[TokenLogprobs]] | None:
+    """By s, of the raw logits [S, V], for the rows that asked and have a token."""
+    if not rows.needs & columns.LOGPROBS:
+        return None
+    places = [s for s, params in enumerate(rows.params) if params.logprobs is not None]
+    counts = [rows.params[s].logprobs or 0 for s in places]
+    part = rows.subset(places)
+    chosen = part.take(ids)
+    found = logprobs.scores(part.take(logits), chosen, -1 if min(counts) < 0 else max(counts))
+
+    def make(host: list[Tensor]) -> dict[int, list[TokenLogprobs]]:
+        listed = logprobs.listed(host[1], logprobs.Scores(*host[2:]), counts)
+        good = host[0].isfinite().tolist()
+        return {s: [entry] for s, entry in zip(places, listed, strict=True) if good[s]}
+
+    return Deferred([value, chosen, *found], make)
 
 
 def _errors(value: Tensor, rows: SampleRows, blamed: dict[int, str]) -> Deferred[str]:

@@ -13,6 +13,7 @@ from core import noise
 from core.interfaces import Sampled
 from core.params import SamplingParams
 from core.sample_rows import SampleRows
+from core.static_rows import StaticRows
 from plugins.sampling.default import DefaultSampler
 from tests.sampling_rows import limits, make_rows
 
@@ -266,3 +267,11 @@ def test_ids_are_int64(device: str) -> None:
     for wishes in (WISHES, WISHES[:1], WISHES[1:2]):
         ids = sampled(random_logits(len(wishes), device=device), rows_of(wishes, device=device)).ids
         assert (ids.dtype, ids.shape) == (torch.int64, (len(wishes),))
+
+
+def test_static_rows_get_the_tokens_of_the_steps_own(device: str) -> None:
+    rows = rows_of(WISHES[:4], device=device)
+    static = StaticRows(rows.table, 4)
+    static.load(rows)
+    logits = random_logits(4, device=device)
+    assert sampled(logits, static).ids.tolist() == sampled(logits, rows).ids.tolist()
