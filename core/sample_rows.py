@@ -79,10 +79,11 @@ class SamplingTable:
         When the rows are those of the step before, as in most decode steps, what was found out
         about them is kept.
         """
-        last = self._last
-        if last is None or not np.array_equal(rows, last.rows):
-            last = SampleRows(self, rows.copy(), positions, {})
-        self._last = SampleRows(self, last.rows, positions, last.memo)
+        last, ends = self._last, positions.copy()
+        if last is not None and np.array_equal(rows, last.rows):
+            self._last = SampleRows(self, last.rows, ends, last.memo)
+        else:
+            self._last = SampleRows(self, rows.copy(), ends, {})
         return self._last
 
     def send(self, array: NDArray[Any]) -> Tensor:

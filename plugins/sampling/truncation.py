@@ -50,7 +50,8 @@ def _top_p(
     """`floor`, raised to the last of the likeliest tokens whose probabilities reach top_p.
 
     A token is kept if those above it have less than top_p together. `largest` [N, K] descending:
-    given when every distinct logit from `floor` up is in it.
+    given when every distinct logit from `floor` up is in it. Without it, whether a row has to be
+    sorted is known when the logits are, so on CUDA the host waits for them.
     """
     top_p, scale, size = rows.column("top_p"), rows.temperature, logits.shape[1]
     if largest is not None:

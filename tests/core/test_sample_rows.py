@@ -113,9 +113,8 @@ def test_the_caller_may_reuse_its_arrays() -> None:
     table.admit([admission(0, SamplingParams(temperature=0.25)), admission(1, SamplingParams())])
     numbers, at = np.array([0], np.int32), np.array([1])
     rows = table.select(numbers, at)
-    positions = rows.positions
     numbers[0], at[0] = 1, 9
-    assert positions.tolist() == [1]
+    assert rows.positions.tolist() == [1]
     assert rows.temperature.tolist() == [0.25]
     assert table.select(numbers, at).temperature.tolist() == [1]
 
