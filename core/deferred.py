@@ -27,7 +27,7 @@ class Deferred(Mapping[int, T]):
         self._event: torch.cuda.Event | None = None
         if any(tensor.is_cuda for tensor in tensors):
             tensors = [_on_its_way(tensor) for tensor in tensors]
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event = torch.cuda.Event()
             self._event.record()
         self._tensors = list(tensors)
 
