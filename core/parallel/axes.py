@@ -143,11 +143,11 @@ def partition(
         raise Infeasible(f"tensor={ranks} leaves a rank with nothing")
     grain = [math.lcm(1, *blocks) for blocks in divisors]
     try:
-        return partitioner.cut(ranks, grain)
+        return _cut(partitioner, ranks, grain)
     except Infeasible:
         if all(step == 1 for step in grain):
             raise
-    cuts = partitioner.cut(ranks, [1] * len(grain))
+    cuts = _cut(partitioner, ranks, [1] * len(grain))
     for cut, blocks in zip(cuts, divisors, strict=True):
         for divisor in blocks:
             for spans in cut.spans:
@@ -157,6 +157,14 @@ def partition(
                             f"tensor={ranks} would cut [{span[0]}, {span[1]}), which goes through "
                             f"a storage block of {divisor}"
                         )
+    return cuts
+
+
+def _cut(partitioner: Partitioner, ranks: int, grain: Sequence[int]) -> tuple[Partition, ...]:
+    cuts = partitioner.cut(ranks, grain)
+    for cut in cuts:
+        assert len(cut.spans) == len(cut.local) == ranks, (partitioner, cut)
+        assert all(total(s) <= n for s, n in zip(cut.spans, cut.local, strict=True)), cut
     return cuts
 
 

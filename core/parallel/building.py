@@ -59,8 +59,8 @@ class Builder:
             self.formats.prepare(model.get_submodule(name), format, parts)
         return model
 
-    def _format_of(self, source: str) -> Format:
-        return self.formats.format(source) if self.formats is not None else DENSE
+    def _format_of(self, source: str, module: Any) -> Format:
+        return self.formats.format(source, module) if self.formats is not None else DENSE
 
     def _resolve(self, overrides: PlanDict | None) -> None:
         specs, mistakes = parse_plan(self.architecture.plan, overrides)
@@ -74,8 +74,9 @@ class Builder:
         for module, key in hits.items():
             if key in specs:
                 parent, _, own = module.rpartition(".")
-                sources = [part.source or own for part in specs[key].parts]
-                formats = {self._format_of(f"{parent}.{s}" if parent else s) for s in sources}
+                prefix, body = f"{parent}." if parent else "", plain.modules[module]
+                sources = [prefix + (part.source or own) for part in specs[key].parts]
+                formats = {self._format_of(source, body) for source in sources}
                 if len(formats) == 1 and formats != {DENSE}:
                     self.prepared[module] = formats.pop(), len(sources)
         self.uncut = facts(self.model(self.config)) if self.prepared else plain

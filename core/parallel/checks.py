@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from core.parallel.problems import Problem
-from core.parallel.recipe import Box, Op, Shape, text, volume
+from core.parallel.recipe import Box, Op, Shape, text, volume, whole
 from core.parallel.resolving import differs
 from core.parallel.rules import Cuts, Rule, pieces
 
@@ -111,12 +111,9 @@ def _overlap(boxes: Sequence[Box]) -> Box | None:
 
 def gaps(size: Shape, boxes: Iterable[Box]) -> Iterator[Box]:
     """Regions of a tensor that no box covers. Boxes may overlap and may have steps."""
-    found = list(set(boxes))
-    if any(volume(box) == math.prod(size) for box in found) and size == tuple(
-        extent[1] for extent in found[0]
-    ):
-        return
-    yield from _gaps(size, found, ())
+    found = set(boxes)
+    if whole(size) not in found:
+        yield from _gaps(size, list(found), ())
 
 
 def _gaps(size: Shape, boxes: list[Box], prefix: Box) -> Iterator[Box]:
@@ -144,26 +141,22 @@ def _holds(extent: tuple[int, ...], start: int, stop: int) -> bool:
 
 
 def _part_at(rule: Rule | None, name: str, box: Box, cuts: Cuts, rank: int) -> str:
-    """`k_proj part of ...qkv_proj.weight`: who should have written a region."""
-    if rule is None or len(rule.parts) < 2:
+    """The parameter, or the part of it that should have written a region."""
+    if rule is None:
         return name
     role = name.removeprefix(rule.module + ".")
     fused = rule.fused(role)
-    if fused is None:
-        return name
-    label = rule.parts[-1].label
     for piece in pieces(rule, role, cuts, rank, []):
-        if piece.offset <= box[fused][0] < piece.offset + piece.local[fused]:
-            label = piece.part.label
-            break
-    return f"{label} part of {name}"
+        if fused is not None and box[fused][0] < piece.offset + piece.local[fused]:
+            return rule.purpose(role, piece.part)
+    return name
 
 
 def check_replicated(
     rules: Iterable[Rule], uncut: Mapping[str, Shape], primary: Mapping[str, str], limit: float
 ) -> list[Problem]:
     """P12: matrices under a strategy that cuts nothing stay below `limit` of all elements."""
-    everything, whole = 0, {}
+    everything, copied = 0, {}
     for rule in rules:
         for role in rule.roles:
             name = rule.param(role)
@@ -172,11 +165,11 @@ def check_replicated(
             size = math.prod(uncut[name])
             everything += size
             if len(uncut[name]) > 1 and not any(part.strategy.dims for part in rule.parts):
-                whole[name] = size
-    share = sum(whole.values()) / max(everything, 1)
+                copied[name] = size
+    share = sum(copied.values()) / max(everything, 1)
     if share <= limit:
         return []
-    most = sorted(whole, key=lambda name: -whole[name])[:3]
+    most = sorted(copied, key=lambda name: -copied[name])[:3]
     return [
         Problem(
             "P12",

@@ -31,11 +31,10 @@ class Demand:
         self.twins: dict[str, Twin] = {}
         self.rename = rename
         names: dict[str, list[str]] = {}
-        for rule, role, name, shape, label in _tensors(rules, rename):
+        for rule, role, name, shape, purpose in _tensors(rules, rename):
             param = rule.param(role)
             names.setdefault(param, []).append(name)
             if param not in ties:
-                purpose = f"the {label} part of {param}" if label else param
                 self.wanted[name] = Wanted(shape, purpose, fixed.get(param))
         for second, first in ties.items():
             reason = f"the config ties {second} to {first}"
@@ -100,5 +99,5 @@ def _tensors(
 ) -> Iterator[tuple[Rule, str, str, Shape, str]]:
     for rule in rules:
         for role in rule.roles:
-            for name, shape, label in tensors(rule, role):
-                yield rule, role, original(name, rename), shape, label
+            for name, shape, purpose in tensors(rule, role):
+                yield rule, role, original(name, rename), shape, purpose

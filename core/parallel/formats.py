@@ -106,8 +106,11 @@ class Quantization:
         """Whether this class understands a checkpoint's `quantization_config`."""
         raise NotImplementedError
 
-    def format(self, source: str) -> Format:
-        """The format of the checkpoint module `source` (DENSE for those left unconverted)."""
+    def format(self, source: str, module: Any) -> Format:
+        """How the checkpoint module `source` is stored; DENSE for those left unconverted.
+
+        `module` is the model's, into which it goes: embeddings and norms are mostly DENSE.
+        """
         raise NotImplementedError
 
     def prepare(self, module: Any, format: Format, parts: int) -> None:

@@ -14,7 +14,7 @@ from core.parallel.rules import Part, Rule, pieces, shape
 from core.parallel.strategy import BadSetting, Sharding
 from core.parallel.syntax import RuleSpec
 
-FormatOf = Callable[[str], Format]  # checkpoint module name -> its format
+FormatOf = Callable[[str, Any], Format]  # checkpoint module's name, model's module -> format
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Resolver:
         parent, _, own = module.rpartition(".")
         prefix = f"{parent}." if parent else ""
         sources = [prefix + (part.source or own) for part in spec.parts]
-        formats = list(dict.fromkeys(self.format_of(source) for source in sources))
+        formats = list(dict.fromkeys(self.format_of(source, body) for source in sources))
         format = formats[0]
         if reason := self._refusal(bound, body, formats):
             text = f"{module}: {spec.strategy} does not fit. {reason}"

@@ -51,6 +51,11 @@ class Rule:
     def param(self, role: str) -> str:
         return f"{self.module}.{role}"
 
+    def purpose(self, role: str, part: Part) -> str:
+        """`the k_proj part of ...qkv_proj.weight`, or just the parameter when it has one part."""
+        param = self.param(role)
+        return f"the {part.label} part of {param}" if len(self.parts) > 1 else param
+
     def fused(self, role: str) -> int | None:
         """The stored dim on which parts follow each other; None when the role has no such dim."""
         for i, (dim, _) in enumerate(self.roles[role]):
@@ -110,7 +115,7 @@ def _locate(
     if axis is not None and cuts is not None:
         spans, allocated = cuts[axis].spans[rank], cuts[axis].local[rank]
     group = f"{fold_numbers(rule.param(role))} {part.label} {dim}"
-    param = rule.param(role)
+    purpose = rule.purpose(role, part)
     storage = []
     for start, stop in spans:
         if stop <= start:
@@ -120,7 +125,7 @@ def _locate(
             problems.append(
                 Problem(
                     "P7",
-                    f"{param} ({part.label} part): rank {rank} of axis {axis!r} is "
+                    f"{purpose}: rank {rank} of axis {axis!r} is "
                     f"[{start}, {stop}), a cut inside a storage block of {divisor}. "
                     "Choose another tensor size, or replicate this weight.",
                     group,
@@ -133,7 +138,7 @@ def _locate(
         problems.append(
             Problem(
                 "P7",
-                f"{param} ({part.label} part): {allocated} {where} is not a multiple of the "
+                f"{purpose}: {allocated} {where} is not a multiple of the "
                 f"storage block of {divisor}, so the next part would start inside its block. "
                 "Choose another tensor size, or keep the parts in modules of their own.",
                 group + " end",
@@ -152,7 +157,7 @@ def shape(rule: Rule, role: str, placed: list[Piece]) -> Shape:
 
 
 def tensors(rule: Rule, role: str) -> list[tuple[str, Shape, str]]:
-    """The checkpoint tensors behind a parameter: name, full shape, and the part that it is.
+    """The checkpoint tensors behind a parameter: name, full shape, and what each is for.
 
     Shape () stands for one element, stored with or without a dim.
     """
@@ -162,18 +167,18 @@ def tensors(rule: Rule, role: str) -> list[tuple[str, Shape, str]]:
         dims = _disk_dims(rule, role, uncut[0])
         if fused is not None and rule.roles[role][fused][0] != PART:
             dims[rule.roles[role][fused][0]] = sum(piece.local[fused] for piece in uncut)
-        return [(f"{rule.disk}.{role}", _on_disk(rule, dims), "")]
+        return [(f"{rule.disk}.{role}", _on_disk(rule, dims), rule.param(role))]
     result = []
     for piece in uncut if fused is not None else _every_part(rule, role):
         dims = _disk_dims(rule, role, piece)
         source = piece.part.source
-        label = piece.part.label if len(rule.parts) > 1 else ""
+        purpose = rule.purpose(role, piece.part)
         if "{e}" not in source:
-            result.append((f"{source}.{role}", _on_disk(rule, dims), label))
+            result.append((f"{source}.{role}", _on_disk(rule, dims), purpose))
             continue
         count = dims.pop(EXPERT, 0)
         names = (source.replace("{e}", str(expert)) for expert in range(count))
-        result += [(f"{name}.{role}", _on_disk(rule, dims), label) for name in names]
+        result += [(f"{name}.{role}", _on_disk(rule, dims), purpose) for name in names]
     return result
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_plan_formats import Sizes, Stored, expand, family, shards
-from test_tensor_parallel import Config
-from toys import checkpoint, reference, toy, toy_plan
+from stored_toys import Sizes, Stored, expand, family, shards
+from toys import Config, checkpoint, reference, toy, toy_plan
 
 from core.errors import UserError
 from core.parallel import DictSource, ParallelPlan, checks, compiler, index, rules, verify_plan

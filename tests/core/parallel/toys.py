@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from core.errors import UserError
 from core.parallel import ParallelPlan, even, gqa, vocab
 
 
@@ -126,6 +128,8 @@ AXES = {
     "mlp": even("intermediate_size"),
     "vocab": vocab("vocab_size"),
 }
+GATE_UP = "model.layers.*.mlp.gate_up_proj"
+NORMS = "**.{q_norm,k_norm,input_layernorm,post_attention_layernorm,norm}"
 PLAN: dict[str, Any] = {
     "model.embed_tokens": "vocab",
     "model.layers.*.self_attn.qkv_proj": {
@@ -134,9 +138,9 @@ PLAN: dict[str, Any] = {
         "v_proj": "colwise:kv",
     },
     "model.layers.*.self_attn.o_proj": "rowwise:q",
-    "model.layers.*.mlp.gate_up_proj": {"gate_proj": "colwise:mlp", "up_proj": "colwise:mlp"},
+    GATE_UP: {"gate_proj": "colwise:mlp", "up_proj": "colwise:mlp"},
     "model.layers.*.mlp.down_proj": "rowwise:mlp",
-    "**.{q_norm,k_norm,input_layernorm,post_attention_layernorm,norm}": "replicate",
+    NORMS: "replicate",
     "lm_head": "vocab_head",
 }
 
@@ -151,6 +155,15 @@ def toy_plan(tensor: int = 1, config: Config | None = None, **options: Any) -> P
     """The toy's plan; replicated matrices are allowed unless the test says otherwise."""
     options.setdefault("replicate_limit", 1.0)
     return ParallelPlan.build(toy(), config or Config(), tensor, **options)
+
+
+def mistakes(tensor: int = 2, config: Config | None = None, **family: Any) -> list[str]:
+    """The lines of the error that a family, or a config, gives."""
+    options = {k: family.pop(k) for k in ("overrides", "replicate_limit") if k in family}
+    options.setdefault("replicate_limit", 1.0)
+    with pytest.raises(UserError) as caught:
+        ParallelPlan.build(toy(**family), config or Config(), tensor, **options)
+    return str(caught.value).splitlines()
 
 
 def reference(c: Config, w: Mapping[str, Tensor], ids: Tensor) -> Tensor:
