@@ -83,7 +83,8 @@ class Bench(App):
             comparison = Comparison(
                 sides,
                 machine,
-                model_size(setup, dtype, config.parallel.tensor),
+                # ranks on a CPU share the one machine that was measured
+                model_size(setup, dtype, config.parallel.tensor if device.type == "cuda" else 1),
                 at_once=at_once,
                 repeat=self.options.repeat,
                 out=Path(self.options.out) if self.options.out else None,
