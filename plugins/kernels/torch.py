@@ -85,7 +85,7 @@ class TorchKernels(Kernels):
     def linear(self, x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
         if x.shape[0] == 0:
             return x.new_empty(0, packed.shape[0])
-        return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), packed, bias, "none", [], "")
 
 
 def _turn(x: Tensor, angles: Tensor) -> Tensor:
