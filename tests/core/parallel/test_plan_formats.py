@@ -14,7 +14,15 @@ from torch import Tensor
 
 from core import registry
 from core.errors import UserError
-from core.parallel import Format, ParallelPlan, Quantization, formats_of
+from core.parallel import (
+    Format,
+    ParallelPlan,
+    Partition,
+    Partitioner,
+    Quantization,
+    axis,
+    formats_of,
+)
 from core.parallel.formats import FP8_CHAN, FP8_TENSOR, awq, fp8_block, gptq
 
 
@@ -73,6 +81,26 @@ def test_packed_fp8_parts_end_on_a_block() -> None:
     )
     # the same cut of one part alone is fine: both ranks keep the block's scale
     ParallelPlan.build(family("colwise"), Sizes(128, 128), 2, formats=Stored(fp8_block()))
+
+
+def test_a_partitioner_that_does_not_heed_blocks_is_told() -> None:
+    class Halves(Partitioner):
+        def cut(self, ranks: int, grain: object) -> tuple[Partition, ...]:
+            return (Partition(200, (((0, 100),), ((100, 200),)), (100, 100)),)
+
+    one = family("colwise")
+    one.axes = {"a": axis("halves", "cut")}
+    before = registry.registries.snapshot()
+    try:
+        registry.partitions.register("halves", Halves)
+        with pytest.raises(UserError) as caught:
+            ParallelPlan.build(one, Sizes(200, 128), 2, formats=Stored(fp8_block(64, 64)))
+    finally:
+        registry.registries.restore(before)
+    assert str(caught.value) == (
+        "P7 w.weight_scale_inv: rank 0 of axis 'a' is [0, 100), a cut inside a storage block of "
+        "64. Choose another tensor size, or replicate this weight. (1 more like it)"
+    )
 
 
 def test_feasible_sizes_leave_out_packed_parts_that_would_share_a_block() -> None:
