@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from core.errors import EngineDead, UserError
     from core.llm import LLM
     from core.outputs import CompletionOutput, RequestOutput
-    from core.params import SamplingParams
+    from core.sampling.params import SamplingParams
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "LLM": "core.llm",
-    "SamplingParams": "core.params",
+    "SamplingParams": "core.sampling.params",
     "RequestOutput": "core.outputs",
     "CompletionOutput": "core.outputs",
     "UserError": "core.errors",

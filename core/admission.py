@@ -9,7 +9,7 @@ from core.errors import UserError
 
 if TYPE_CHECKING:
     from core.engine import Engine
-    from core.params import SamplingParams
+    from core.sampling.params import SamplingParams
 
 
 def reasons(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> list[str]:

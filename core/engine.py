@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from core.config import Config
     from core.interfaces import Executor, Pending, Sampler, Scheduler
     from core.outputs import RequestOutput
-    from core.params import SamplingParams
+    from core.sampling.params import SamplingParams
     from core.text import TokenizerLike
     from core.types import Limits, StepOutput, StepPlan
 
@@ -130,10 +130,10 @@ class Engine:
             for index in range(params.n)
         ]
         generation = Generation(id, text, list(prompt), params, requests, self.tokenizer, live=live)
-        self._generations[id] = generation
         for request in requests:
-            self._owner[request] = generation
             self.scheduler.add(request)
+            self._owner[request] = generation
+        self._generations[id] = generation
         return id
 
     def abort(self, id: str) -> RequestOutput | None:
@@ -233,6 +233,7 @@ class Engine:
         """A step went wrong on a worker that lives on: its requests end, the engine does not."""
         log.error("step %d failed; its requests end with an error", plan.number, exc_info=error)
         finished = []
+        self.scheduler.drop(plan.requests)
         for request in plan.requests:
             if request.finish_reason is None:
                 self.scheduler.finish(request, "error")
@@ -241,7 +242,6 @@ class Engine:
             if generation is not None and generation.finished:
                 generation.take(request, None)
                 finished.append(self._retire(generation))
-        self.reset_prefix_cache()
         return finished
 
     # everything else
@@ -252,8 +252,7 @@ class Engine:
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached pages that no running request uses."""
-        if reset := getattr(self.scheduler, "reset_prefix_cache", None):
-            reset()
+        self.scheduler.reset_prefix_cache()
 
     def close(self) -> None:
         """Abort what runs and free everything. May be called again."""

@@ -8,15 +8,15 @@ from dataclasses import MISSING, Field, is_dataclass
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
-from core.checking import words
 from core.config import COMPONENTS, Config
 from core.errors import UserError
 from core.importing import cause, load_path
 from core.registry import Entry, registries
-from core.sections import sections, settable
-from core.setting_files import packaged
-from core.setting_tree import default_use
-from core.yaml_text import flow
+from core.settings.checking import words
+from core.settings.files import packaged
+from core.settings.sections import sections, settable
+from core.settings.tree import default_use
+from core.settings.yaml_text import flow
 
 USAGE = """\
 python -m core.run CONFIG [key=value ...]

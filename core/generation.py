@@ -9,7 +9,7 @@ from core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutpu
 from core.text import Detokenizer
 
 if TYPE_CHECKING:
-    from core.params import SamplingParams
+    from core.sampling.params import SamplingParams
     from core.text import TokenizerLike
     from core.types import Request, TokenLogprobs
 

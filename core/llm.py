@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from core.engine import Engine
 from core.errors import UserError
-from core.params import SamplingParams
 from core.progress import progress_bar
+from core.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -73,7 +73,7 @@ def _run(asked: argparse.Namespace) -> int:
             plugins.load(asked.plugins, strict=asked.strict, warn=False)
         print(explain.section(asked.help) if asked.help else explain.general(), end="")
     elif asked.list_plugins:
-        from core.listing import show
+        from core.plugins.listing import show
 
         named = []
         if config_file or words:
@@ -91,7 +91,7 @@ def _run(asked: argparse.Namespace) -> int:
 
         config = settings.load(config_file, words, plugins=asked.plugins, strict=asked.strict)
         if asked.print_config:
-            from core.yaml_text import dump
+            from core.settings.yaml_text import dump
 
             print(dump(config), end="")
             return 0

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from core.params import SamplingParams
-    from core.sample_rows import SampleRows
+    from core.sampling.params import SamplingParams
+    from core.sampling.rows import SampleRows
 
     Ints = NDArray[np.int32]
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from core.params import SamplingParams
+from core.sampling.params import SamplingParams
 from core.scheduling import QueueScheduler
 from core.types import Limits, Request, StepOutput, StepPlan
 from tests.modelled_worker import VOCAB, ModelledWorker, alone

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from core.params import SamplingParams
-from core.sample_rows import SampleRows, SamplingTable
+from core.sampling.params import SamplingParams
+from core.sampling.rows import SampleRows, SamplingTable
 from core.types import Admission, Limits
 
 MAX_LENGTH = 64

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from core.interfaces import Scheduler
-from core.params import SamplingParams
+from core.sampling.params import SamplingParams
 from core.types import Limits, Request, StepPlan
 from plugins.scheduling.fcfs import FirstComeFirstServed
 from tests.modelled_worker import VOCAB, ModelledWorker

@@ -12,8 +12,8 @@ from core.parallel.groups import ThreadCommunicator
 from core.registry import executors
 from core.setup import Setup, check_weights, limits_of
 from core.types import Limits, StepOutput, StepPlan
-from core.wire import decode, encode
 from core.worker import Worker
+from core.worker.wire import decode, encode
 
 
 @executors.register("threads", summary="each rank a thread: tensor parallelism without processes")

@@ -58,9 +58,12 @@ def axis(kind: str, *fields: str, **settings: Any) -> Axis:
     return Axis(kind, fields, settings)
 
 
-def even(field: str, unit: int | str = 1) -> Axis:
-    """Contiguous shards of whole units whose numbers differ by at most one."""
-    return axis("even", field, unit=unit)
+def even(field: str, unit: int | str = 1, align: int = 1) -> Axis:
+    """Contiguous shards of whole units whose numbers differ by at most one.
+
+    They begin at multiples of `align`, too, where shards are large enough for that.
+    """
+    return axis("even", field, unit=unit, align=align)
 
 
 def gqa(q: str, kv: str, unit: int | str) -> Axis:

@@ -8,7 +8,7 @@ ALIGNED = 16  # matrix products are slow on shards whose rows begin between 32-b
 
 axes = {
     "q|kv": gqa(q="num_attention_heads", kv="num_key_value_heads", unit="head_dim"),
-    "mlp": even("intermediate_size", unit=ALIGNED),
+    "mlp": even("intermediate_size", align=ALIGNED),
     "vocab": vocab("vocab_size", unit=ALIGNED),
 }
 

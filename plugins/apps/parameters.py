@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from core.errors import UserError
 
 if TYPE_CHECKING:
-    from core.params import SamplingParams
+    from core.sampling.params import SamplingParams
 
 
 def with_settings(

@@ -17,8 +17,8 @@ from core.parallel import Communicator, Solo, connect
 from core.progress import loading_bar
 from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
-from core.wire import encode
 from core.worker import Worker
+from core.worker.wire import encode
 from plugins.executors.rank_process import Assignment
 from plugins.executors.ranks import MULTICAST_OFF, Ranks
 

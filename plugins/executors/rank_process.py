@@ -50,8 +50,8 @@ def _serve(connection: Connection, rank: int) -> None:
 
     from core.parallel import connect
     from core.setup import device_of, read_setup
-    from core.wire import decode
     from core.worker import Worker
+    from core.worker.wire import decode
 
     config = assignment.config
     logging.getLogger("plait").setLevel(logging.ERROR)  # rank 0 has said it

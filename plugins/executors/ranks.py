@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -144,10 +145,8 @@ class Ranks:
         """End every rank, by request, then by force. Leaves no process behind."""
         self._closing = True
         for connection in self._connections.values():
-            try:
+            with suppress(OSError):  # it may be gone already
                 connection.send_bytes(b"")
-            except OSError:
-                pass  # it is gone already
         deadline = time.monotonic() + GRACE
         for process in self._processes.values():
             try:

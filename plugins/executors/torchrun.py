@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,8 @@ from core.parallel import connect
 from core.progress import loading_bar
 from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
-from core.wire import decode, encode
 from core.worker import Worker
+from core.worker.wire import decode, encode
 from plugins.executors.ranks import MULTICAST_OFF
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -85,10 +86,8 @@ class Torchrun(Executor):
         comm, self._comm = getattr(self, "_comm", None), None
         if comm is None:
             return
-        try:
+        with suppress(RuntimeError):  # a rank that is gone needs no farewell
             comm.broadcast_object(b"")
-        except RuntimeError:
-            pass  # a rank that is gone needs no farewell
         comm.close()
 
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from core import registry
-from core.checking import Unfit, check
 from core.errors import UserError
 from core.importing import cause
+from core.settings.checking import Unfit, check
 
 if TYPE_CHECKING:
     from core.interfaces import LogitsProcessor
-    from core.params import SamplingParams
-    from core.sample_rows import SampleRows
+    from core.sampling.params import SamplingParams
+    from core.sampling.rows import SampleRows
 
 log = logging.getLogger("plait")
 

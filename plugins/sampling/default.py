@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from core import logprobs, noise
-from core import sample_columns as columns
-from core.deferred import Deferred
 from core.interfaces import LogitsProcessor, Sampled, Sampler
+from core.sampling import columns, logprobs, noise
+from core.sampling.deferred import Deferred
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.chain import Chain
 from plugins.sampling.masks import AllowedTokens, LogitBias, MinTokens
@@ -22,8 +21,8 @@ from plugins.sampling.truncation import floors
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.params import SamplingParams
-    from core.sample_rows import SampleRows
+    from core.sampling.params import SamplingParams
+    from core.sampling.rows import SampleRows
     from core.types import Limits, TokenLogprobs
 
 BUILT_IN = (AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)

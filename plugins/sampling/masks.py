@@ -13,8 +13,8 @@ from core.interfaces import LogitsProcessor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.params import SamplingParams
-    from core.sample_rows import SampleRows
+    from core.sampling.params import SamplingParams
+    from core.sampling.rows import SampleRows
 
 
 class Entries(NamedTuple):

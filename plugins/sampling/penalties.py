@@ -11,8 +11,8 @@ from core.interfaces import LogitsProcessor
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.params import SamplingParams
-    from core.sample_rows import History, SampleRows
+    from core.sampling.params import SamplingParams
+    from core.sampling.rows import History, SampleRows
 
 
 class Penalties(LogitsProcessor):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from core import sample_columns as columns
+from core.sampling import columns
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.sample_rows import SampleRows
+    from core.sampling.rows import SampleRows
 
 FEW = 256
 """How many of the best are looked at before all are sorted; mostly they hold a row's top_p."""

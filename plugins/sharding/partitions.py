@@ -11,6 +11,8 @@ from typing import Literal
 from core.parallel import Infeasible, Partition, Partitioner
 from core.parallel.axes import Spans, total
 
+ALIGNED_UNITS = 8  # a rank has at least so many, so the fullest has at most an eighth too much
+
 
 def even_spans(size: int, ranks: int, unit: int) -> list[Spans]:
     """Contiguous runs of whole units, as many for each rank as can be; the last may be short."""
@@ -30,6 +32,7 @@ class Even(Partitioner):
     @dataclass(frozen=True)
     class Options:
         unit: int = 1
+        align: int = 1  # cut at multiples of it, where that costs the balance little
 
     def cut(self, ranks: int, grain: Sequence[int]) -> tuple[Partition, ...]:
         (size,) = self.counts
@@ -39,6 +42,9 @@ class Even(Partitioner):
                 f"tensor={ranks} needs as many units of {unit} as ranks, and {size} holds "
                 f"{-(-size // unit)}"
             )
+        aligned = math.lcm(unit, self.options.align)
+        if size >= ALIGNED_UNITS * aligned * ranks:
+            unit = aligned
         spans = even_spans(size, ranks, unit)
         return (Partition(size, tuple(spans), tuple(map(total, spans))),)
 

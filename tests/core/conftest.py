@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from core import auto, discovery, plugins
+from core import plugins
 from core.config import COMPONENTS
 from core.interfaces import (
     App,
@@ -18,12 +16,14 @@ from core.interfaces import (
     Executor,
     Kernels,
     Runner,
-    Sampled,
     Sampler,
     Scheduler,
 )
+from core.plugins import discovery
 from core.registry import Registries, registries
+from core.settings import auto
 from tests.thirdparty.installed import Site
+from tests.thirdparty.parts import MinP, Recite
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def isolated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registries]:
     monkeypatch.setattr(plugins, "_warned", set())
     monkeypatch.setattr(plugins, "_current", None)
     monkeypatch.setattr(discovery, "BUILTIN", ())
-    registries.forget_plugins()
+    registries.restore({name: {} for name in registries.all()})
     yield registries
     registries.notes.clear()
     registries.restore(before)
@@ -72,37 +72,6 @@ def parts(isolated: Registries, monkeypatch: pytest.MonkeyPatch) -> Registries:
     isolated.sources.register("dummy", MinP)
     isolated.apps.register("recite", Recite)
     return isolated
-
-
-class MinP(Sampler):
-    """A sampler with options."""
-
-    @dataclass
-    class Options:
-        floor: float = field(default=0.1, metadata={"help": "least share"})
-        steps: int = 4
-
-    def __call__(self, logits: Any, rows: Any) -> Sampled:
-        raise NotImplementedError
-
-
-class Recite(App):
-    """An app that says its text and returns its status."""
-
-    @dataclass
-    class Options:
-        text: str = "hello"
-        status: int = 0
-        words: dict[str, Any] = field(default_factory=dict)
-        fault: str | None = None
-
-    def run(self, config: Any) -> int:
-        if self.options.fault == "interrupt":
-            raise KeyboardInterrupt
-        if self.options.fault:
-            raise RuntimeError(self.options.fault)
-        print(self.options.text)
-        return self.options.status
 
 
 @pytest.fixture

@@ -120,9 +120,10 @@ def test_seeds_decide_and_neighbours_do_not(llm):
     others = [SamplingParams(temperature=2.0, max_tokens=9, ignore_eos=True)] * 5
     crowd = llm.generate([list(b"other")] * 5 + [PROMPT], [*others, params], use_tqdm=False)
     assert crowd[-1].outputs[0].token_ids == alone
-    assert answer(llm, plain(temperature=1.0)).token_ids != answer(
-        llm, plain(temperature=1.0)
-    ).token_ids
+    assert (
+        answer(llm, plain(temperature=1.0)).token_ids
+        != answer(llm, plain(temperature=1.0)).token_ids
+    )
 
 
 def test_logprobs_are_those_of_transformers(llm):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from core.discovery import BUILTIN
+from core.plugins.discovery import BUILTIN
 from tests.thirdparty.installed import ROOT
 
 HEAVY = {"torch", "transformers", "omegaconf", "triton", "flash_attn", "ray", "starlette"}

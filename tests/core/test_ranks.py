@@ -38,7 +38,7 @@ def test_a_killed_rank_is_named_within_ten_seconds_and_nothing_stays(checkpoint,
     next(stream)
     os.kill(process.pid, signal.SIGKILL)
     began = time.monotonic()
-    with pytest.raises(EngineDead, match="rank 1 .* was killed by SIGKILL"):
+    with pytest.raises(EngineDead, match=r"rank 1 .* was killed by SIGKILL"):
         for _ in stream:
             pass
     assert time.monotonic() - began < 10

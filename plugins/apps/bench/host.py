@@ -31,7 +31,7 @@ SMALL = {  # nothing is computed, so the model may be small; its vocabulary stay
 def show_host_costs(config: Config) -> int:
     """Print a row for each number of requests, and what a token takes to become text."""
     from core import registry
-    from core.host_cost import measure_host
+    from core.scheduling.host_cost import measure_host
     from core.text.speed import measure_detokenizing
 
     scheduler = registry.schedulers.get(config.scheduler.use)

@@ -13,7 +13,7 @@ from plugins.apps.bench.workloads import TEMPERATURE, Item, Workload
 if TYPE_CHECKING:
     from core.llm import LLM
     from core.outputs import RequestOutput
-    from core.params import SamplingParams
+    from core.sampling.params import SamplingParams
 
 
 @dataclass
@@ -52,7 +52,7 @@ def run(llm: LLM, work: Workload) -> Times:
 
 
 def _params(item: Item) -> SamplingParams:
-    from core.params import SamplingParams
+    from core.sampling.params import SamplingParams
 
     return SamplingParams(temperature=TEMPERATURE, max_tokens=item.output, ignore_eos=True)
 

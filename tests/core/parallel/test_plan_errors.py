@@ -85,7 +85,7 @@ def test_p4_a_name_or_setting_that_does_not_exist(rule: object, sentence: str) -
         ),
         (
             axis("even", "intermediate_size", units=3),
-            "no setting 'units'. Did you mean 'unit'? Settings: unit.",
+            "no setting 'units'. Did you mean 'unit'? Settings: align, unit.",
         ),
         (
             axis("gqa", "intermediate_size"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from core.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from core.params import SamplingParams
+from core.sampling.params import SamplingParams
 
 
 class FakeLLM:

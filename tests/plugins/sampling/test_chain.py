@@ -12,9 +12,9 @@ import torch
 
 from core.errors import UserError
 from core.interfaces import LogitsProcessor, Sampled, Sampler
-from core.params import SamplingParams
 from core.registry import registries
-from core.sample_rows import SampleRows
+from core.sampling.params import SamplingParams
+from core.sampling.rows import SampleRows
 from plugins.sampling.default import DefaultSampler
 from tests.sampling_rows import limits, make_rows
 

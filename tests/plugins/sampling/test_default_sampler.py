@@ -9,11 +9,11 @@ import pytest
 import torch
 import transformers
 
-from core import noise
 from core.interfaces import Sampled
-from core.params import SamplingParams
-from core.sample_rows import SampleRows
-from core.static_rows import StaticRows
+from core.sampling import noise
+from core.sampling.params import SamplingParams
+from core.sampling.rows import SampleRows
+from core.sampling.static_rows import StaticRows
 from plugins.sampling.default import DefaultSampler
 from tests.sampling_rows import limits, make_rows
 

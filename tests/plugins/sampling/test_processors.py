@@ -10,8 +10,8 @@ import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.params import SamplingParams
-from core.sample_rows import SampleRows
+from core.sampling.params import SamplingParams
+from core.sampling.rows import SampleRows
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.masks import AllowedTokens, LogitBias, MinTokens
 from plugins.sampling.penalties import Penalties

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from core.params import SamplingParams
+from core.sampling.params import SamplingParams
 from plugins.sampling.default import DefaultSampler
 from tests.sampling_rows import limits, make_rows
 

@@ -10,7 +10,7 @@ import transformers
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from core.params import SamplingParams
+from core.sampling.params import SamplingParams
 from plugins.sampling import truncation
 from tests.sampling_rows import make_rows
 

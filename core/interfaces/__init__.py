@@ -1,0 +1,29 @@
+"""What a component must do to be chosen by name. Each class here is the contract of one registry.
+
+A component is built from its `Options`, a dataclass filled and checked from its section of the
+YAML file. Capability is asked before anything is built: `rejects(...)` and `accepts(...)` return
+reasons in words, and an empty list means yes.
+"""
+
+from core.interfaces.compute import AttentionBackend, Kernels, Runner, Step
+from core.interfaces.control import Executor, Pending, Scheduler
+from core.interfaces.model import App, Architecture
+from core.interfaces.sampling import LogitsProcessor, Sampled, Sampler
+
+INTERFACE_VERSION = 1
+
+__all__ = [
+    "INTERFACE_VERSION",
+    "App",
+    "Architecture",
+    "AttentionBackend",
+    "Executor",
+    "Kernels",
+    "LogitsProcessor",
+    "Pending",
+    "Runner",
+    "Sampled",
+    "Sampler",
+    "Scheduler",
+    "Step",
+]

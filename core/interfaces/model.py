@@ -1,0 +1,56 @@
+"""What a run is for: the app that uses an engine, and the model family that it runs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from core.config import Config
+
+
+class App(ABC):
+    """What `run:` names: the program that uses the engine."""
+
+    @dataclass
+    class Options: ...
+
+    needs_engine: ClassVar[bool] = True
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    @abstractmethod
+    def run(self, config: Config) -> int:
+        """-> exit status."""
+
+
+class Architecture(ABC):
+    """A model family, registered under the name in config.json's `architectures`."""
+
+    axes: ClassVar[Mapping[str, Any]]
+    plan: ClassVar[Mapping[str, Any]]
+    ignore: ClassVar[tuple[str, ...]] = ()
+    rename: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    @abstractmethod
+    def config(
+        cls, raw: Mapping[str, Any], *, max_length: int | None = None, ignore: Sequence[str] = ()
+    ) -> Any:
+        """config.json as a frozen dataclass; UserError names every key that cannot be honoured.
+
+        `max_length` fixes the rotation of rope types that depend on the length; `ignore` names
+        keys that the user accepts to be ignored. The result has at least vocab_size, hidden_size,
+        num_hidden_layers, tie_word_embeddings, dtype (a name, or None) and longest, the most
+        positions that the model was made for.
+        """
+
+    @classmethod
+    @abstractmethod
+    def model(cls, config: Any) -> nn.Module:
+        """The plain modules: `model(batch) -> [T, hidden]`, `model.logits(hidden) -> [S, V]`."""

@@ -1,0 +1,66 @@
+"""How logits become tokens: a sampler, and the processors inside it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core.sampling.params import SamplingParams
+    from core.sampling.rows import SampleRows
+    from core.types import Limits, TokenLogprobs
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What a sampler returns: ids, and log probabilities for the rows that asked."""
+
+    ids: Tensor  # [S] int64
+    logprobs: dict[int, list[TokenLogprobs]] | None = None  # by s; host values
+    errors: dict[int, str] | None = None  # by s: a row without any possible token, or with NaN
+
+
+class LogitsProcessor(ABC):
+    """Changes the logits of the rows that asked for it; runs inside the sampler, in named order."""
+
+    @dataclass
+    class Options: ...
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def accepts(self, params: SamplingParams) -> list[str]:
+        """Reasons to refuse a request (say, a bad value in `extra_args`); empty when fine."""
+        return []
+
+    @abstractmethod
+    def wants(self, params: SamplingParams) -> bool:
+        """Whether a request with these parameters is changed by this processor."""
+
+    @abstractmethod
+    def __call__(self, logits: Tensor, rows: SampleRows) -> Tensor:
+        """[N, V] float32 of just the rows that want it -> the same shape; may work in place."""
+
+
+class Sampler(ABC):
+    """Chooses one token a row. Every rank samples the same logits, so it must be deterministic:
+    draw only through `rows`, whose noise depends on a request's seed and position alone."""
+
+    @dataclass
+    class Options: ...
+
+    graphable: ClassVar[bool] = False
+
+    def __init__(self, options: Options, limits: Limits) -> None:
+        self.options, self.limits = options, limits
+
+    def accepts(self, params: SamplingParams) -> list[str]:
+        """Reasons to refuse a request; empty when it is fine."""
+        return []
+
+    @abstractmethod
+    def __call__(self, logits: Tensor, rows: SampleRows) -> Sampled:
+        """logits [S, V], any float dtype; rows: the parameters and history of those S requests."""

@@ -1,0 +1,285 @@
+"""The parameters of every running request as columns, and the rows of them that a step samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from core.sampling import columns, noise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from core.sampling.params import SamplingParams
+    from core.types import Admission, Ints
+
+
+class History(NamedTuple):
+    """The tokens of N rows, padded to the longest, on the device."""
+
+    tokens: Tensor  # [N, L] int64; where not `known`, the row's first token
+    known: Tensor  # [N, L] bool: part of the prompt or the output so far
+    output: Tensor  # [N, L] bool: part of the output so far
+
+
+class SamplingTable:
+    """One row of parameters for each request row of a worker, on the host and on its device.
+
+    The worker calls `admit` and `release` with the news of a plan, and `select` once a step.
+    """
+
+    def __init__(
+        self,
+        max_rows: int,
+        vocab_size: int,
+        max_length: int,
+        device: torch.device | str,
+        history: Tensor | None = None,
+    ) -> None:
+        """`history` [R, > max_length] int32 holds every known token of each row, on the device.
+
+        The caller writes the tokens of admitted requests there, `SampleRows.record` the sampled.
+        """
+        self.vocab_size, self.device = vocab_size, torch.device(device)
+        if history is None:
+            history = torch.zeros(max_rows, max_length + 1, dtype=torch.int32, device=device)
+        self.history = history
+        width = len(columns.COLUMN)
+        self.columns = torch.zeros(max_rows, width, dtype=torch.int32, device=device)  # [R, C]
+        self.needs = np.zeros(max_rows, np.int64)  # [R] bits of core.sampling.columns
+        self.admissions: list[Admission | None] = [None] * max_rows
+        self._last: SampleRows | None = None
+
+    def admit(self, admissions: Sequence[Admission]) -> None:
+        """Fill rows with the parameters of the requests that take them."""
+        if not admissions:
+            return
+        self._last = None
+        for admission in admissions:
+            self.admissions[admission.row] = admission
+            self.needs[admission.row] = columns.needs(admission)
+        packed = np.stack([columns.pack(admission) for admission in admissions])
+        rows = np.array([admission.row for admission in admissions], np.int32)
+        sent = self.send(np.concatenate([rows[:, None], packed], axis=1))
+        self.columns.index_copy_(0, sent[:, 0].long(), sent[:, 1:])
+
+    def release(self, rows: Ints) -> None:
+        """Forget the requests of these rows."""
+        for row in rows.tolist():
+            self.admissions[row] = None
+
+    def select(self, rows: Ints, positions: NDArray[np.integer[Any]]) -> SampleRows:
+        """The rows [S] that a step samples; positions [S]: where in its sequence each token goes.
+
+        When the rows are those of the step before, as in most decode steps, what was found out
+        about them is kept.
+        """
+        last, ends = self._last, positions.copy()
+        if last is not None and np.array_equal(rows, last.rows):
+            self._last = SampleRows(self, last.rows, ends, last.memo)
+        else:
+            self._last = SampleRows(self, rows.copy(), ends, {})
+        return self._last
+
+    def send(self, array: NDArray[Any]) -> Tensor:
+        """A host array on the device. The copy is the caller's, and nobody waits for it."""
+        if self.device.type == "cpu":
+            return torch.from_numpy(array.copy())
+        # the allocator of pinned memory reuses a block only when the copy from it is over
+        return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
+
+
+class SampleRows:
+    """The S requests that a step samples: what they ask for, their tokens and their noise.
+
+    Row s belongs to row s of the logits. Tensors are on the worker's device; asking for one costs
+    a small copy or gather the first time, so a step pays for what it uses.
+    """
+
+    def __init__(
+        self,
+        table: SamplingTable,
+        rows: Ints,
+        ends: NDArray[np.integer[Any]],
+        memo: dict[Any, Any],
+        at: Tensor | None = None,
+    ) -> None:
+        """`ends`: positions on the host. `memo`: facts that hold as long as the rows stay the same.
+        `at`: where these rows stand among those that they were taken from; None: all of them.
+        """
+        self.table, self.rows, self.ends, self.memo, self.at = table, rows, ends, memo, at
+        self._positions: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def remember(self, key: Any, make: Callable[[], Any]) -> Any:
+        """`make()`, called again only when the rows have changed.
+
+        A key must be like nobody else's: a tuple that begins with your class, say.
+        """
+        try:
+            return self.memo[key]
+        except KeyError:
+            return self.memo.setdefault(key, make())
+
+    # on the host
+
+    @property
+    def needs(self) -> int:
+        """Bits of `core.sampling.columns`: what at least one row needs."""
+        needs: int = self.remember(
+            "needs", lambda: int(np.bitwise_or.reduce(self.table.needs[self.rows], initial=0))
+        )
+        return needs
+
+    @property
+    def plain(self) -> bool:
+        """Whether temperature is all that any row asks for."""
+        return not self.needs & ~columns.RANDOM
+
+    @property
+    def all_greedy(self) -> bool:
+        return not self.needs & columns.RANDOM
+
+    @property
+    def admissions(self) -> list[Admission]:
+        """[S] with the request's id, prompt length, seed and stop ids."""
+        admissions: list[Admission] = self.remember(
+            "admissions", lambda: [self.table.admissions[row] for row in self.rows.tolist()]
+        )
+        return admissions
+
+    @property
+    def params(self) -> list[SamplingParams]:
+        params: list[SamplingParams] = self.remember(
+            "params", lambda: [admission.params for admission in self.admissions]
+        )
+        return params
+
+    # on the device
+
+    @property
+    def index(self) -> Tensor:
+        """[S] int64, the row of each request in the worker's tables."""
+        index: Tensor = self.remember(
+            "index", lambda: self.table.send(self.rows.astype(np.int64, copy=False))
+        )
+        return index
+
+    @property
+    def positions(self) -> Tensor:
+        """[S] int64, the place in its sequence that the sampled token will take."""
+        if self._positions is None:
+            self._positions = self.table.send(self.ends.astype(np.int64, copy=False))
+        return self._positions
+
+    def column(self, name: str) -> Tensor:
+        """[S] float32 or int32: a column of `core.sampling.columns`, such as "top_p"."""
+        column = self._packed[:, columns.COLUMN[name]]
+        return column.view(torch.float32) if name in columns.FLOATS else column
+
+    @property
+    def _packed(self) -> Tensor:
+        packed: Tensor = self.remember(
+            "columns", lambda: self.table.columns.index_select(0, self.index)
+        )
+        return packed
+
+    @property
+    def temperature(self) -> Tensor:
+        """[S] float32; 0 where the row is greedy."""
+        return self.column("temperature")
+
+    @property
+    def prompt_lengths(self) -> Tensor:
+        """[S] int32."""
+        return self.column("prompt_length")
+
+    @property
+    def keys(self) -> Tensor:
+        """[S, 2] int32: the noise of each row at its position (`core.sampling.noise`)."""
+        first = columns.COLUMN["stream0"]
+        return noise.keys(self._packed[:, first : first + 2], self.positions)
+
+    def extra(self, name: str, default: float) -> Tensor:
+        """[S] float32: `extra_args[name]` of each request, or the default."""
+        extra: Tensor = self.remember(
+            ("extra", name, default),
+            lambda: self.table.send(
+                np.array([(p.extra_args or {}).get(name, default) for p in self.params], np.float32)
+            ),
+        )
+        return extra
+
+    def tokens(self, s: int) -> Tensor:
+        """[positions[s]] int32: every token of one row, prompt and output so far."""
+        return self.table.history[int(self.rows[s]), : int(self.ends[s])]
+
+    def history(self) -> History:
+        """Every token of every row, padded to the longest."""
+        longest = int(self.ends.max(initial=0))
+        tokens = self.table.history[:, :longest].index_select(0, self.index).long()
+        place = torch.arange(longest, device=tokens.device)
+        known = place < self.positions[:, None]
+        output = known & (place >= self.prompt_lengths[:, None])
+        return History(torch.where(known, tokens, tokens[:, :1]), known, output)
+
+    # a part of the rows
+
+    def where(self, wanted: Callable[[SamplingParams], bool]) -> SampleRows:
+        """The rows whose parameters are `wanted`, perhaps none (false), perhaps all.
+
+        `wanted` is asked when the rows change. Pass the same function each step, such as a method.
+        """
+        return self._part(
+            ("where", wanted), lambda: [s for s, p in enumerate(self.params) if wanted(p)]
+        )
+
+    def needing(self, bits: int) -> SampleRows:
+        """The rows that need any of these bits."""
+        return self._part(
+            ("needing", bits), lambda: np.flatnonzero(self.table.needs[self.rows] & bits)
+        )
+
+    def subset(self, picks: Sequence[int]) -> SampleRows:
+        """These of the rows."""
+        return self._part(("subset", *picks), lambda: picks)
+
+    def _part(self, key: Any, pick: Callable[[], Sequence[int] | NDArray[np.intp]]) -> SampleRows:
+        def make() -> tuple[NDArray[np.int64], Tensor, dict[Any, Any]] | None:
+            picks = np.asarray(pick(), np.int64)
+            if np.array_equal(picks, np.arange(len(self))):
+                return None
+            return picks, self.table.send(picks), {}
+
+        if (part := self.remember(key, make)) is None:
+            return SampleRows(self.table, self.rows, self.ends, self.memo)
+        picks, at, memo = part
+        return SampleRows(self.table, self.rows[picks], self.ends[picks], memo, at)
+
+    def take(self, logits: Tensor) -> Tensor:
+        """The logits of a subset from those of all: a copy, or `logits` itself if it is all."""
+        return logits if self.at is None else logits.index_select(0, self.at)
+
+    def put(self, logits: Tensor, changed: Tensor) -> Tensor:
+        """Write a subset's logits back among all, in place. -> the logits of all."""
+        return changed if self.at is None else logits.index_copy_(0, self.at, changed)
+
+    # the outcome
+
+    def draw(self, logits: Tensor, floor: Tensor | None = None) -> Tensor:
+        """[S] int64: a token a row from softmax(logits / temperature), the argmax where greedy.
+
+        logits [S, V] of any float dtype; floor [S]: logits below it are not drawn. Ties go to the
+        lowest id. The same request, position and logits always give the same token.
+        """
+        return noise.draw(logits, self.temperature, self.keys, floor)
+
+    def record(self, ids: Tensor) -> None:
+        """Append the sampled ids [S] to the rows' tokens."""
+        self.table.history[self.index, self.positions] = ids.to(torch.int32)

@@ -1,0 +1,63 @@
+"""How many pages the cache gets: what the device has left, and what a setting says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from core.errors import UserError
+from core.settings.ranges import parse_bytes
+
+if TYPE_CHECKING:
+    from core.config import Config
+
+CPU_DEFAULT = 4 << 30  # of a computer that does other things too
+
+
+def affordable_pages(
+    config: Config, device: torch.device, page_bytes: int, useful: int, working: int = 0
+) -> int:
+    """Pages that this rank can hold: set by cache.pages or cache.memory, else what is left.
+
+    `page_bytes`: bytes of one page over all layers of this rank. `useful`: pages that could ever
+    be used at once. `working`: bytes that a step needs beside weights and cache.
+    UserError when not even one page fits.
+    """
+    if config.cache.pages is not None:
+        return config.cache.pages
+    if config.cache.memory is not None:
+        room = parse_bytes(config.cache.memory)
+        origin = "cache.memory"
+    elif device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        room = int(total * config.cache.memory_fraction) - (total - free) - working
+        origin = "cache.memory_fraction"
+    else:
+        share = available_host_memory() // 2 // config.parallel.tensor
+        room = min(CPU_DEFAULT, share)
+        origin = "the machine's free memory"
+    pages = min(room // page_bytes, useful)
+    if pages < 1:
+        raise UserError(
+            f"the cache cannot hold one page: {origin} leaves {room / 2**20:.0f} MiB, "
+            f"and a page takes {page_bytes / 2**20:.1f} MiB. Lower cache.page_size or "
+            "scheduler.max_num_batched_tokens, or give the cache more memory."
+        )
+    return int(pages)
+
+
+def available_host_memory() -> int:
+    """Bytes that this process may still take, by the kernel's estimate and its control group."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found = int(line.split()[1]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        found = min(found, max(int(text) - int(used.read_text()), 0))
+    return found

@@ -1,0 +1,59 @@
+"""What a worker knows of each running request: its tokens and its page table, on the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from core.types import Limits, StepPlan
+    from core.worker.staging import Staging
+
+OVERRUN = 8  # columns past the longest request, for tokens sampled before its end was noticed
+
+
+class RequestRows:
+    """One row per running request, for its whole stay; a plan brings only what is new.
+
+    Sampled ids are written into `history` on the device, so the next step finds them there and
+    the host never has to know them first.
+    """
+
+    def __init__(self, limits: Limits, staging: Staging) -> None:
+        length = limits.max_length + OVERRUN
+        pages = -(-length // limits.page_size)
+        self.staging = staging
+        self.page_size = limits.page_size
+        rows, device = limits.max_num_seqs, staging.device
+        self.history = torch.zeros(rows, length, dtype=torch.int32, device=device)  # [R, length]
+        self.page_table = torch.zeros(rows, pages, dtype=torch.int32, device=device)  # [R, pages]
+
+    def apply(self, plan: StepPlan) -> None:
+        """Take in the news of a plan: tokens of admitted requests, pages appended to tables."""
+        if plan.admitted:
+            lengths = np.array([len(a.tokens) for a in plan.admitted], np.int32)
+            owners = np.repeat(np.array([a.row for a in plan.admitted], np.int32), lengths)
+            tokens = np.concatenate([a.tokens for a in plan.admitted]).astype(np.int32, copy=False)
+            self._write(self.history, owners, _within(lengths), tokens)
+        if len(plan.pages):
+            owners = np.repeat(plan.rows, plan.page_counts)
+            columns = np.repeat(plan.page_starts, plan.page_counts) + _within(plan.page_counts)
+            self._write(self.page_table, owners, columns, plan.pages)
+
+    def _write(
+        self,
+        table: torch.Tensor,
+        rows: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
+        columns: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
+        values: np.ndarray[tuple[int, ...], np.dtype[np.int32]],
+    ) -> None:
+        r, c, v = self.staging.send(rows, columns, values)
+        table[r, c] = v
+
+
+def _within(counts: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> np.ndarray:
+    """[2, 0, 3] -> [0, 1, 0, 1, 2]: each element's place within its group."""
+    ends = np.cumsum(counts)
+    return (np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)).astype(np.int32)
