@@ -91,7 +91,7 @@ def _generation(path: Path, choice: str) -> dict[str, Any]:
 
 
 def find(name: str) -> Path:
-    """The folder behind `model.path`: a local folder, or a model of the hub, maybe cached."""
+    """The folder behind `model.path`: a local one, a plugin's, or a model of the hub."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -101,6 +101,11 @@ def find(name: str) -> Path:
             f"model.path: {name} is {kind}. Give a folder with config.json and *.safetensors; "
             "another format needs a plugin that opens it."
         )
+    from core.plugins import offer
+
+    known = offer("find_model", name=name)
+    if known is not None:
+        return Path(known)
     parts = name.split("/")
     if len(parts) != 2 or not all(parts) or name.startswith((".", "~", "/")):
         raise UserError(

@@ -278,7 +278,7 @@ def open_tokenizer(config: Config) -> TokenizerLike | None:
     from core.checkpoint import find
 
     path = find(name if name is not None else config.model.path)
-    found: TokenizerLike | None = offer("open_tokenizer", path)
+    found: TokenizerLike | None = offer("open_tokenizer", path=path)
     if found is not None:
         return found
     if name is None and not has_tokenizer(path):

@@ -20,7 +20,7 @@ PROJECT = "plait"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
-OFFERING = ("register", "open_weights", "open_tokenizer")
+OFFERING = ("register", "find_model", "open_weights", "open_tokenizer")
 """Hooks that every loaded plugin answers: they only offer something that a user may choose."""
 
 ACTING = (
@@ -42,6 +42,14 @@ def register(registries: Registries) -> None:
 @hookspec
 def configure(config: Config) -> None:
     """Check or adjust the finished configuration. Raise UserError to refuse it."""
+
+
+@hookspec(firstresult=True)
+def find_model(name: str) -> Any:
+    """Return the folder (a Path) of the checkpoint that you call `name`, or None.
+
+    Asked when `model.path` is no folder, before the hub is.
+    """
 
 
 @hookspec(firstresult=True)

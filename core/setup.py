@@ -69,7 +69,7 @@ def open_source(config: Config, setup: Setup) -> Source:
 
     name = config.model.weights
     if name == "auto":
-        found = offer("open_weights", setup.checkpoint.path)
+        found = offer("open_weights", path=setup.checkpoint.path)
         if found is not None:
             assert isinstance(found, Source), found
             return found

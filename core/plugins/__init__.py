@@ -127,9 +127,9 @@ def acting(config: Config) -> Any:
     return load_like(config.plugins, config.strict).hook
 
 
-def offer(hook: str, path: Path) -> Any:
-    """What the first plugin that can open `path` returns for `hook`, or None."""
-    return getattr((_current or load()).hook, hook)(path=path)
+def offer(hook: str, **arguments: Any) -> Any:
+    """What the first plugin that has an answer returns for an offering `hook`, or None."""
+    return getattr((_current or load()).hook, hook)(**arguments)
 
 
 def _manager() -> pluggy.PluginManager:

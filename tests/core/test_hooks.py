@@ -52,4 +52,4 @@ def test_who_is_named_is_asked_first_and_the_first_answer_counts(site: Site, wri
     site.metadata("plait-open", "1.0", {"open": "plait_open"})
     assert plugins.load().hook.open_weights(path=Path("x")) == "installed"
     assert plugins.load(["./mine_a.py"]).hook.open_weights(path=Path("x")) == "a"
-    assert plugins.offer("open_weights", Path("x")) == "a"
+    assert plugins.offer("open_weights", path=Path("x")) == "a"
