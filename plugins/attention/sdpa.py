@@ -1,15 +1,16 @@
-"""Attention by torch's scaled_dot_product_attention, one request after the other.
+"""Attention by torch's scaled_dot_product_attention: the backend to read first; it runs anywhere.
 
-The backend to read first, and the one that runs anywhere. What it does for speed on a CPU: whole
-pages are copied to adjacent memory before they are used (heads lie too far apart in a page to be
-streamed), the query heads of one key/value head are the rows of one product, so that no key or
-value is repeated, and long prompts are worked off in tiles, which skip the keys after them.
+What it does for speed on a CPU: pages are copied to adjacent memory before they are used (the
+tokens of one head lie too far apart in a page to be streamed), requests that decode at similar
+lengths share one call, the query heads of one key/value head are rows of one product, so that no
+key or value is repeated, and long prompts are worked off in tiles, which skip the keys after them.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -17,16 +18,37 @@ from torch import Tensor
 from core.interfaces import AttentionBackend
 from core.types import AttentionMetadata, AttentionShape, KVLayer
 
-TILE = 256  # queries
+TILE = 256  # queries of a prompt in one call
+GROUP = 2 << 20  # bytes of keys in one call that decodes: they should stay in the CPU's cache
 
 
 class Span(NamedTuple):
-    """One request in a step: its queries, and the keys that the first of them can see or later."""
+    """One request in a step: its queries, and the tokens that they can see."""
 
-    queries: slice  # of the step's tokens
-    pages: Tensor  # [pages that are read]
+    start: int  # of its queries, among the step's tokens
+    count: int
+    row: int  # of the page table
+    first_page: int
+    pages: int  # that are read
     skip: int  # tokens at the start of those pages that nobody sees any more
     keys: int
+
+
+class One(NamedTuple):
+    """One request, ready to be computed."""
+
+    queries: slice
+    pages: Tensor  # [pages]
+    seen: slice  # of the tokens in those pages
+
+
+class Decodes(NamedTuple):
+    """Requests of one query token each, padded to the pages P of the longest."""
+
+    queries: Tensor  # [N]
+    pages: Tensor  # [N * P]
+    unseen: Tensor  # which of the N * P * page_size tokens must not be looked at
+    mask: Tensor  # [N, 1, 1, P * page_size], 0 or -inf
 
 
 class Sdpa(AttentionBackend):
@@ -35,41 +57,100 @@ class Sdpa(AttentionBackend):
     def __init__(self, shape: AttentionShape, options: AttentionBackend.Options) -> None:
         super().__init__(shape, options)
         self._mask: Tensor | None = None
+        itemsize = (shape.cache_dtype or torch.float32).itemsize
+        self._page_bytes = shape.page_size * shape.kv_heads * shape.head_dim * itemsize
 
     def plan(self, meta: AttentionMetadata) -> None:
-        size, window = self.shape.page_size, self.shape.window
-        spans, start = [], 0
-        for row, (count, length) in enumerate(zip(meta.query_lens, meta.context_lens, strict=True)):
-            first = 0 if window is None else max(0, length - count - window + 1)
-            pages = meta.page_table[row, first // size : -(-length // size)]
-            spans.append(Span(slice(start, start + count), pages, first % size, length - first))
-            start += count
-        meta.private = {**(meta.private or {}), self: spans}
+        """Cut the step into calls, once for all layers of this shape."""
+        spans = self._spans(meta)
+        work: list[One | Decodes] = []
+        decodes = sorted((s for s in spans if s.count == 1), key=lambda span: span.pages)
+        while decodes:
+            group = [decodes.pop()]  # the longest that is left
+            longest = group[0].pages
+            while (
+                decodes
+                and 5 * decodes[-1].pages >= 4 * longest - 5
+                and (len(group) + 1) * longest * self._page_bytes <= GROUP
+            ):
+                group.append(decodes.pop())
+            work.append(self._one(group[0], meta) if len(group) == 1 else self._group(group, meta))
+        work += [self._one(span, meta) for span in spans if span.count > 1]
+        meta.private = {**(meta.private or {}), self: work}  # layers of other shapes plan too
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata
     ) -> Tensor:
         out = torch.empty_like(q)
-        for span in meta.private[self]:
-            keys = _gather(cache.k, span).to(q.dtype)
-            values = _gather(cache.v, span).to(q.dtype)
-            self._attend(q[span.queries], keys, values, out[span.queries])
+        for work in meta.private[self]:
+            keys = _gather(cache.k, work.pages).to(q.dtype)
+            values = _gather(cache.v, work.pages).to(q.dtype)
+            if isinstance(work, Decodes):
+                # Unwritten slots may hold anything, and 0 times NaN is NaN.
+                keys.index_fill_(0, work.unseen, 0)
+                values.index_fill_(0, work.unseen, 0)
+                some = self._decode(q[work.queries], keys, values, work.mask)
+                out.index_copy_(0, work.queries, some)
+            else:
+                rows = work.queries
+                self._prompt(q[rows], keys[work.seen], values[work.seen], out[rows])
         return out
 
-    def _attend(self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
+    def _spans(self, meta: AttentionMetadata) -> list[Span]:
+        size, window = self.shape.page_size, self.shape.window
+        spans, start = [], 0
+        both = zip(meta.query_lens, meta.context_lens, strict=True)
+        for row, (count, length) in enumerate(both):
+            seen = 0 if window is None else max(0, length - count - window + 1)
+            first = seen // size
+            pages = -(-length // size) - first
+            spans.append(Span(start, count, row, first, pages, seen % size, length - seen))
+            start += count
+        return spans
+
+    def _one(self, span: Span, meta: AttentionMetadata) -> One:
+        pages = meta.page_table[span.row, span.first_page : span.first_page + span.pages]
+        queries = slice(span.start, span.start + span.count)
+        return One(queries, pages, slice(span.skip, span.skip + span.keys))
+
+    def _group(self, spans: list[Span], meta: AttentionMetadata) -> Decodes:
+        device = meta.page_table.device
+        start, _, row, first, pages, skip, keys = np.array(spans, np.int64).T[:, :, None]
+        longest = int(pages.max())
+        column = first + np.minimum(np.arange(longest), pages - 1)  # the last page, repeated
+        token = np.arange(longest * self.shape.page_size)
+        unseen = (token < skip) | (token >= skip + keys)  # [N, P * page_size]
+        hidden = torch.from_numpy(unseen).to(device)
+        mask = torch.zeros(hidden.shape, dtype=self.shape.dtype, device=device)
+        return Decodes(
+            torch.from_numpy(start[:, 0]).to(device),
+            meta.page_table[
+                torch.from_numpy(row).to(device), torch.from_numpy(column).to(device)
+            ].flatten(),
+            torch.from_numpy(np.flatnonzero(unseen)).to(device),
+            mask.masked_fill_(hidden, -torch.inf)[:, None, None],
+        )
+
+    def _decode(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """q [N, H, D]; keys and values [N * K, KV, D]; mask [N, 1, 1, K] -> [N, H, D]."""
+        kv, size = self.shape.kv_heads, self.shape.head_dim
+        keys, values = (x.view(len(q), -1, kv, size).transpose(1, 2) for x in (keys, values))
+        one = F.scaled_dot_product_attention(
+            q.view(len(q), kv, -1, size), keys, values, attn_mask=mask, scale=self.shape.scale
+        )  # [N, KV, G, D]
+        return one.reshape(q.shape)
+
+    def _prompt(self, q: Tensor, keys: Tensor, values: Tensor, out: Tensor) -> None:
         """q [N, H, D] are the last N of the positions of keys and values [K, KV, D]; K >= N."""
         count, length = len(q), len(keys)
-        kv, size, window = self.shape.kv_heads, self.shape.head_dim, self.shape.window
-        keys, values = keys.transpose(0, 1), values.transpose(0, 1)  # [KV, K, D]
         if count == 1:
-            grouped = q.view(1, kv, -1, size)
-            one = F.scaled_dot_product_attention(
-                grouped, keys[None], values[None], scale=self.shape.scale
-            )
-            out.copy_(one.view_as(out))
+            out.copy_(self._decode(q.contiguous(), keys, values, None))
             return
-        grouped = q.unflatten(1, (kv, -1)).permute(2, 1, 0, 3)  # [G, KV, N, D]
-        places = out.unflatten(1, (kv, -1)).permute(2, 1, 0, 3)
+        kv, window = self.shape.kv_heads, self.shape.window
+        keys, values = keys.transpose(0, 1), values.transpose(0, 1)  # [KV, K, D]
+        grouped, places = (
+            x.view(count, kv, -1, self.shape.head_dim).permute(2, 1, 0, 3) for x in (q, out)
+        )  # [G, KV, N, D]
         for a in range(0, count, TILE):
             b = min(a + TILE, count)
             end = length - count + b
@@ -103,11 +184,9 @@ class Sdpa(AttentionBackend):
         return corner if like.device.type == "cpu" else corner.contiguous()
 
 
-def _gather(cache: Tensor, span: Span) -> Tensor:
-    """The tokens of a span [K, KV, D], from pages [pages, page_size, KV, D] of any strides."""
+def _gather(cache: Tensor, pages: Tensor) -> Tensor:
+    """A copy of the tokens of some pages [tokens, KV, D]; the cache may have any strides."""
     if cache.is_contiguous():
-        pages = cache.flatten(1).index_select(0, span.pages)
-        tokens = pages.view(-1, *cache.shape[2:])
-    else:
-        tokens = cache[span.pages.long()].flatten(0, 1)
-    return tokens[span.skip : span.skip + span.keys]
+        # flatten, because index_select of a strided tensor copies all of it first
+        return cache.flatten(1).index_select(0, pages).view(-1, *cache.shape[2:])
+    return cache[pages.long()].flatten(0, 1)

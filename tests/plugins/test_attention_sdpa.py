@@ -163,6 +163,24 @@ def test_prompts_longer_than_a_tile(monkeypatch, window, device):
     Case([(0, 29), (13, 30), (3, 16), (2, 1)], window=window, device=device).check()
 
 
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize(
+    ("limit", "groups"),
+    [(0, [1] * 6), (2 * 5 * 4 * 128, [2, 1, 3]), (1 << 20, [3, 3])],
+    ids=["none", "two of five pages", "any"],
+)
+def test_decodes_of_similar_lengths_share_a_call(monkeypatch, limit, groups, window, device):
+    monkeypatch.setattr(sdpa, "GROUP", limit)
+    # 5, 4, 5, 2, 2 and 1 pages of 4 tokens, each 128 bytes of keys
+    case = Case([(19, 1), (15, 1), (16, 1), (5, 1), (7, 1), (0, 1)], window=window, device=device)
+    backend = case.backend()
+    backend.plan(case.meta)
+    work = case.meta.private[backend]
+    found = [len(w.queries) if isinstance(w, sdpa.Decodes) else 1 for w in work]
+    assert window is not None or found == groups
+    case.check()
+
+
 def test_head_sizes_that_are_no_power_of_two(device):
     Case(REQUESTS["mixed"], head_dim=10, device=device).check()
 
