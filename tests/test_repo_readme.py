@@ -63,6 +63,14 @@ def test_the_table_is_the_one_that_is_printed(capsys: pytest.CaptureFixture[str]
     assert {(*line, "50.0%") for line in shown} <= printed
 
 
+def test_the_demo_says_what_the_readme_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(ROOT / "configs" / "qwen3-tiny.yaml")]) == 0
+
+    answer = capsys.readouterr().out
+    assert "Paris" in answer
+    assert f"    {answer}" in README
+
+
 @pytest.mark.parametrize("name", sorted(p.stem for p in (ROOT / "configs").glob("*.yaml")))
 def test_a_shipped_configuration_reads_without_mistakes(
     name: str, capsys: pytest.CaptureFixture[str]

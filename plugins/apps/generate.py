@@ -84,10 +84,10 @@ class Generate(App):
         )
         template = {"chat_template_kwargs": options.chat_template}
         if len(prompts) == 1 and options.out is None and params.n == 1:
+            shown = dim(str(prompts[0]), sys.stdout) if interactive(sys.stdout) else ""
+            print(shown, end="\n" if shown and options.chat else "", flush=True)
             if options.chat:
                 return _show(llm.stream_chat(_conversation(prompts[0]), params, **template))
-            if isinstance(prompts[0], str) and interactive(sys.stdout):
-                print(dim(prompts[0], sys.stdout), end="", flush=True)
             return _show(llm.stream(prompts[0], params))
         if options.chat:
             outputs = llm.chat([_conversation(p) for p in prompts], params, **template)
