@@ -164,9 +164,14 @@ def _words(value: Any) -> list[str]:
 
 
 def _ids(value: Any) -> list[int]:
+    wrong = Wrong("it must be a list of token ids")
     if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
-        raise Wrong("it must be a list of token ids")
-    return [_token(i) for i in value]
+        raise wrong
+    try:
+        listed = list(value)
+    except TypeError:  # an array without a dimension
+        raise wrong from None
+    return [_token(i) for i in listed]
 
 
 def _some_ids(value: Any) -> list[int]:
