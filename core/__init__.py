@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from core.errors import EngineDead, UserError
     from core.llm import LLM
     from core.outputs import CompletionOutput, RequestOutput
+    from core.prompts import TextPrompt, TokensPrompt
     from core.sampling.params import SamplingParams
 
 __version__ = "0.1.0"
@@ -20,6 +21,8 @@ _HOMES = {
     "SamplingParams": "core.sampling.params",
     "RequestOutput": "core.outputs",
     "CompletionOutput": "core.outputs",
+    "TextPrompt": "core.prompts",
+    "TokensPrompt": "core.prompts",
     "UserError": "core.errors",
     "EngineDead": "core.errors",
 }
@@ -30,6 +33,8 @@ __all__ = [
     "EngineDead",
     "RequestOutput",
     "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
     "UserError",
 ]
 

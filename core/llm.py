@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import logging
+import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from core.dialect import arguments, check_call, not_offered
 from core.engine import Engine
 from core.errors import UserError
 from core.progress import progress_bar
+from core.prompts import Encoded, encoded, listed, with_token_ids
 from core.sampling.params import SamplingParams
+from core.text import Tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,12 +21,17 @@ if TYPE_CHECKING:
 
     from core.config import Config
     from core.outputs import RequestOutput
+    from core.prompts import Prompt
     from core.text import TokenizerLike
 
-log = logging.getLogger("plait")
-
-Prompt = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
+TEMPLATE = (
+    "add_generation_prompt",
+    "continue_final_message",
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+)
 
 
 class LLM:
@@ -37,7 +46,6 @@ class LLM:
         `dtype`, `seed`, ...), and every section of the YAML file (`cache={...}`,
         `sampler="min-p"`). UserError lists every one that is unknown or wrong.
         """
-        from core.dialect import arguments
         from core.settings import from_arguments
 
         self._start(from_arguments(arguments({"model": model, **settings})))
@@ -60,6 +68,12 @@ class LLM:
         self.config = config
         self.engine = Engine(config)
         self._defaults = SamplingParams.from_defaults(self.engine.setup.checkpoint.generation)
+        # for scripts that never close, or `del llm` to make room for another
+        self._end = weakref.finalize(self, _close, self.engine, os.getpid())
+        self._tokenizer: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        raise not_offered(self, name)
 
     def close(self) -> None:
         """Abort what runs, end every worker, free the memory. May be called again."""
@@ -76,8 +90,22 @@ class LLM:
     ) -> None:
         self.close()
 
-    def get_tokenizer(self) -> TokenizerLike:
-        """The tokenizer. UserError when the checkpoint has none."""
+    def get_tokenizer(self) -> Any:
+        """The tokenizer as transformers opens it, to be used, and changed, as one likes.
+
+        `engine.tokenizer`, which the engine uses, is another object; it is returned where a plugin
+        opened it. UserError when the checkpoint has none.
+        """
+        ours = self._own_tokenizer()
+        if not isinstance(ours, Tokenizer):
+            return ours
+        if self._tokenizer is None:
+            from transformers import AutoTokenizer
+
+            self._tokenizer = AutoTokenizer.from_pretrained(ours.source, trust_remote_code=False)
+        return self._tokenizer
+
+    def _own_tokenizer(self) -> TokenizerLike:
         if self.engine.tokenizer is None:
             raise UserError(
                 f"{self.config.model.path} holds no tokenizer. Give prompts as token ids, "
@@ -89,34 +117,45 @@ class LLM:
         """What `generate` uses when no parameters are given: the model's own defaults."""
         return self._defaults.clone()
 
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prompts that no running request uses. -> True, as in vLLM."""
+        self.engine.reset_prefix_cache()
+        return True
+
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Prompt | Sequence[Prompt] | None = None,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompt_token_ids: Sequence[int] | Sequence[Sequence[int]] | bool | None = None,
+        use_tqdm: Any = True,
         *,
-        use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        **others: Any,
     ) -> list[RequestOutput]:
         """Answer prompts, each a string, token ids, or {"prompt": ...} / {"prompt_token_ids": ...}.
 
         One `SamplingParams` for all, a list with one each, or None for the model's defaults. All
         are checked before any starts: UserError names each prompt that cannot run.
+        `prompt_token_ids` is the older way to give ids, beside prompts or without; a bool in its
+        place is `use_tqdm`, the third parameter of nano-vLLM. `priority`: lower runs first.
         -> the outputs in the order of the prompts.
         """
-        listed = _prompts(prompts)
-        return self._finish(
-            [self._read(p) for p in listed],
-            self._params(sampling_params, len(listed)),
-            use_tqdm,
-            priority,
-        )
+        if isinstance(prompt_token_ids, bool):
+            prompt_token_ids, use_tqdm = None, prompt_token_ids
+        known = ("prompts", "sampling_params", "prompt_token_ids", "use_tqdm", "priority")
+        check_call("generate", others, known)
+        if prompt_token_ids is None:
+            asked = listed(prompts)
+        else:
+            asked = with_token_ids(prompts, prompt_token_ids)
+        read = [self._read(prompt) for prompt in asked]
+        return self._finish(read, self._params(sampling_params, len(read)), use_tqdm, priority)
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
-        use_tqdm: bool = True,
+        use_tqdm: Any = True,
         **template: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, through the model's chat template.
@@ -147,11 +186,9 @@ class LLM:
         """`stream` for a conversation; `template` as in `chat`."""
         return self._stream(self._render(messages, template), self._params(sampling_params, 1)[0])
 
-    def _stream(
-        self, prompt: tuple[str | None, list[int]], params: SamplingParams
-    ) -> Iterator[RequestOutput]:
-        text, ids = prompt
-        id = self.engine.add(ids, params, text=text, live=True)
+    def _stream(self, prompt: Encoded, params: SamplingParams) -> Iterator[RequestOutput]:
+        text, ids, salt = prompt
+        id = self.engine.add(ids, params, text=text, salt=salt, live=True)
 
         def pieces() -> Iterator[RequestOutput]:
             try:
@@ -168,13 +205,13 @@ class LLM:
 
     def _finish(
         self,
-        prompts: list[tuple[str | None, list[int]]],
+        prompts: list[Encoded],
         params: list[SamplingParams],
-        show: bool,
+        show: Any,
         priority: Sequence[int] | None,
     ) -> list[RequestOutput]:
         wrong = []
-        for index, ((_, ids), asked) in enumerate(zip(prompts, params, strict=True)):
+        for index, ((_, ids, _), asked) in enumerate(zip(prompts, params, strict=True)):
             try:
                 self.engine.admissible(ids, asked)
             except UserError as error:
@@ -184,13 +221,19 @@ class LLM:
         priorities = priority or [0] * len(prompts)
         if len(priorities) != len(prompts):
             raise UserError(f"{len(priorities)} priorities for {len(prompts)} prompts.")
+        if any(priorities) and not self.engine.scheduler.reads_priority:
+            raise UserError(
+                f"the scheduler {self.config.scheduler.use!r} does not look at priorities. Leave "
+                'them out, or make the engine with scheduling_policy="priority".'
+            )
         done: dict[str, RequestOutput] = {}
         ids_: list[str] = []
         try:
-            for (text, ids), asked, urgency in zip(prompts, params, priorities, strict=True):
-                ids_.append(self.engine.add(ids, asked, text=text, priority=urgency))
+            for prompt, asked, urgency in zip(prompts, params, priorities, strict=True):
+                text, ids, salt = prompt
+                ids_.append(self.engine.add(ids, asked, text=text, priority=urgency, salt=salt))
             wanted = set(ids_)
-            with progress_bar(len(prompts), "generating", show) as bar:
+            with progress_bar(len(prompts), "generating", bool(show)) as bar:
                 while len(done) < len(wanted):
                     for output in self.engine.step():
                         if output.finished and output.request_id in wanted:
@@ -203,27 +246,14 @@ class LLM:
                     self.engine.abort(id)
         return [done[id] for id in ids_]
 
-    def _read(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        if isinstance(prompt, Mapping):
-            if prompt.get("prompt_token_ids") is not None:
-                return prompt.get("prompt"), _ids(prompt["prompt_token_ids"])
-            if not isinstance(prompt.get("prompt"), str):
-                raise UserError(
-                    "a prompt given as a mapping needs 'prompt' (a string) or "
-                    f"'prompt_token_ids'; this one has {', '.join(map(repr, prompt)) or 'nothing'}."
-                )
-            prompt = prompt["prompt"]
-        if isinstance(prompt, str):
-            return prompt, self.get_tokenizer().encode(prompt)
-        return None, _ids(prompt)
+    def _read(self, prompt: Prompt) -> Encoded:
+        return encoded(prompt, lambda text: self._own_tokenizer().encode(text))
 
-    def _render(
-        self, messages: Sequence[Message], template: Mapping[str, Any]
-    ) -> tuple[str | None, list[int]]:
-        options = dict(template)
+    def _render(self, messages: Sequence[Message], template: Mapping[str, Any]) -> Encoded:
+        check_call("chat", {k: v for k, v in template.items() if k not in TEMPLATE}, TEMPLATE)
+        options = {k: v for k, v in template.items() if k in TEMPLATE}
         options.update(options.pop("chat_template_kwargs", None) or {})
-        text, ids = self.get_tokenizer().chat(messages, **options)
-        return text, ids
+        return Encoded(*self._own_tokenizer().chat(messages, **options))
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, count: int
@@ -232,29 +262,16 @@ class LLM:
             return [self._defaults] * count
         if isinstance(given, SamplingParams):
             return [given] * count
-        listed = list(given)
-        if len(listed) != count or not all(isinstance(p, SamplingParams) for p in listed):
+        each = list(given)
+        if len(each) != count or not all(isinstance(p, SamplingParams) for p in each):
             raise UserError(
                 f"{count} prompts need one SamplingParams, or a list of {count}; "
-                f"got {len(listed)} values."
+                f"got {len(each)} values."
             )
-        return listed
+        return each
 
 
-def _prompts(prompts: Any) -> list[Prompt]:
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    if not isinstance(prompts, Sequence):
-        raise UserError(f"prompts must be strings or token ids, not {type(prompts).__name__}.")
-    listed = list(prompts)
-    if listed and not isinstance(listed[0], str | Mapping | Sequence):
-        return [listed]
-    return listed
-
-
-def _ids(ids: Any) -> list[int]:
-    if hasattr(ids, "tolist"):
-        ids = ids.tolist()
-    if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
-        raise UserError(f"token ids must be a list of whole numbers, not {type(ids).__name__}.")
-    return list(ids)
+def _close(engine: Engine, process: int) -> None:
+    # a forked child has the object, too, but not the engine's processes
+    if os.getpid() == process:
+        engine.close()

@@ -47,6 +47,21 @@ class RequestMetrics:
     finished_time: float | None = None
     preemptions: int = 0
 
+    @property
+    def first_token_latency(self) -> float:
+        """Seconds from the arrival to the first token; 0 before there is one."""
+        return (self.first_token_time or self.arrival_time) - self.arrival_time
+
+    @property
+    def first_token_ts(self) -> float:
+        """`first_token_time` by the name that vLLM has for it since its version 1 engine."""
+        return self.first_token_time or 0.0
+
+    @property
+    def last_token_ts(self) -> float:
+        """`last_token_time` by that name."""
+        return self.last_token_time or 0.0
+
 
 @dataclass(slots=True)
 class RequestOutput:
@@ -70,9 +85,10 @@ def logprob_dict(
     def entry(token: int, logprob: float, rank: int) -> Logprob:
         return Logprob(logprob, rank, token_text(token) if token_text else None)
 
+    # the chosen token first, as in vLLM
+    found = {position.token: entry(position.token, position.logprob, position.rank)}
     tops: Sequence[tuple[int, float]] = list(
         zip(position.top_ids, position.top_logprobs, strict=True)
     )
-    found = {token: entry(token, value, rank) for rank, (token, value) in enumerate(tops, 1)}
-    found.setdefault(position.token, entry(position.token, position.logprob, position.rank))
+    found.update((token, entry(token, value, rank)) for rank, (token, value) in enumerate(tops, 1))
     return found

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from core.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +31,20 @@ class Scheduler(ABC):
         max_num_batched_tokens: int = field(
             default=8192, metadata={"help": "most tokens that one step computes"}
         )
+
+        def __post_init__(self) -> None:
+            wrong = [
+                f"{name} must lie in 1 to {most:,}, and is {value}."
+                for name, value, most in (
+                    ("max_num_seqs", self.max_num_seqs, 2**16),
+                    ("max_num_batched_tokens", self.max_num_batched_tokens, 2**31 - 1),
+                )
+                if not 1 <= value <= most
+            ]
+            if wrong:
+                raise UserError(" ".join(wrong))
+
+    reads_priority: ClassVar[bool] = True  # False: a request that sets one is refused
 
     def __init__(self, options: Options, limits: Limits) -> None:
         self.options, self.limits = options, limits

@@ -29,8 +29,25 @@ def complaint(name: str, value: object, wanted: str) -> str:
     return f"{name} is {_short.repr(value)}: {wanted}."
 
 
+_INSTEAD = {
+    "best_of": "All n samples are returned; rank them by cumulative_logprob.",
+    "do_sample": "Temperature 0 is greedy, any other samples.",
+    "early_stopping": "Beam search is not implemented.",
+    "guided_decoding": "Guided decoding is not implemented.",
+    "length_penalty": "Beam search is not implemented.",
+    "logits_processors": "Name logits processors when the engine is made, in its sampler.",
+    "output_kind": "LLM.generate returns whole answers, LLM.stream pieces.",
+    "structured_outputs": "Guided decoding is not implemented.",
+    "truncate_prompt_tokens": "Cut the prompt's token ids before you give them.",
+    "use_beam_search": "Beam search is not implemented.",
+}
+"""What to say about parameters that other engines have, or had."""
+
+
 def unknown_name(name: str, known: Iterable[str]) -> str:
     """One line about a keyword that is no parameter."""
+    if name in _INSTEAD:
+        return f"SamplingParams has no parameter {name!r}. {_INSTEAD[name]}"
     near = get_close_matches(name, known := list(known), n=1)
     near = near or [k for k in known if k in name]
     hint = f"Did you mean {near[0]!r}?" if near else "Values for plugins belong into extra_args."

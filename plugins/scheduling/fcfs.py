@@ -11,6 +11,8 @@ from core.types import Request
 class FirstComeFirstServed(QueueScheduler):
     """Nobody can be overtaken: a request that was sent back is again the first in the queue."""
 
+    reads_priority = False
+
     def order(self, request: Request) -> float:
         return request.arrival
 
