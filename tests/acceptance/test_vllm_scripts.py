@@ -10,15 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import save_tiny
-
 SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"))
 
 
 def moved(name: str) -> str:
