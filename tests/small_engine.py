@@ -8,9 +8,9 @@ from typing import Any
 
 from core.interfaces import Scheduler
 from core.sampling.params import SamplingParams
+from core.testing.modelled_worker import VOCAB, ModelledWorker
 from core.types import Limits, Request, StepPlan
 from plugins.scheduling.fcfs import FirstComeFirstServed
-from tests.modelled_worker import VOCAB, ModelledWorker
 
 NO_STOP = frozenset[int]()
 

@@ -27,6 +27,8 @@ class Expert(Sharding):
 
     def accepts(self, module: Any) -> str | None:
         assert isinstance(module, nn.Module)
-        if all(parameter.dim() > 1 for parameter in module.parameters(recurse=False)):
+        stacked = all(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
+        # the weight of one of these has two dims, too, and none of them is an expert's
+        if stacked and not isinstance(module, nn.Linear | nn.Embedding):
             return None
         return "It cuts stacks of experts, whose parameters all have a leading expert dim."

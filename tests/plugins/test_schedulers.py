@@ -10,11 +10,11 @@ import pytest
 from core.interfaces import Scheduler
 from core.registry import Registries
 from core.scheduling import QueueScheduler
+from core.testing.modelled_worker import alone
 from core.types import Admission, Request, StepPlan
 from plugins import scheduling
 from plugins.scheduling.fcfs import FirstComeFirstServed
 from plugins.scheduling.priority import Priority
-from tests.modelled_worker import alone
 from tests.small_engine import SmallEngine, make_request
 
 

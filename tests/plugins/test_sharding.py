@@ -84,7 +84,8 @@ def test_vocab_takes_embeddings_and_expert_takes_stacks() -> None:
     assert strategy("vocab").accepts(nn.Embedding(2, 2)) is None
     assert "this is Linear" in str(strategy("vocab").accepts(nn.Linear(2, 2)))
     assert strategy("expert").accepts(nn.Bilinear(2, 2, 3, bias=False)) is None
-    assert "leading expert dim" in str(strategy("expert").accepts(nn.Linear(2, 2)))
+    for single in (nn.Linear(2, 2), nn.Linear(2, 2, bias=False), nn.Embedding(2, 2)):
+        assert "leading expert dim" in str(strategy("expert").accepts(single))
 
 
 def test_packed_has_the_guard_of_its_parts_and_they_must_agree() -> None:

@@ -9,8 +9,8 @@ import torch
 from core.sampling import columns, noise
 from core.sampling.params import SamplingParams
 from core.sampling.rows import SampleRows, SamplingTable
+from core.testing.sampling import make_rows
 from core.types import Admission
-from tests.sampling_rows import make_rows
 
 MIXED = [
     SamplingParams(temperature=0),

@@ -7,7 +7,7 @@ import torch
 
 from core.sampling.params import SamplingParams
 from core.sampling.static_rows import StaticRows
-from tests.sampling_rows import make_rows
+from core.testing.sampling import make_rows
 
 PLAIN = [
     SamplingParams(temperature=0),

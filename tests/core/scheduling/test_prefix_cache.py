@@ -7,7 +7,7 @@ from hashlib import blake2b
 import pytest
 
 from core.scheduling.prefix import DIGEST, TOKEN, PrefixKeys, root
-from tests.modelled_worker import alone
+from core.testing.modelled_worker import alone
 from tests.small_engine import NO_STOP, SmallEngine, make_request, share
 
 PAGE = 4

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from core.errors import UserError
+from core.testing.modelled_worker import alone, columns_of
 from core.types import StepOutput
 from plugins.scheduling.fcfs import FirstComeFirstServed
-from tests.modelled_worker import alone, columns_of
 from tests.small_engine import SmallEngine, make_limits, make_request, share
 
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2])

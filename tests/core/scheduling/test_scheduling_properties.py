@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from core.testing.traffic import Setting, Traffic
 from plugins.scheduling.fcfs import FirstComeFirstServed
 from plugins.scheduling.priority import Priority
-from tests.random_schedules import Setting, Traffic
 
 worlds = st.builds(
     Setting,

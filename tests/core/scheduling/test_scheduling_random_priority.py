@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from core.testing.traffic import SITUATIONS, Setting, Traffic
 from plugins.scheduling.priority import Priority
-from tests.random_schedules import SITUATIONS, Setting, Traffic
 
 SCHEDULES = 5_000
 

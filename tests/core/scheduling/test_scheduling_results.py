@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.testing.modelled_worker import alone
 from core.types import Request, StepOutput, StepPlan
-from tests.modelled_worker import alone
 from tests.small_engine import SmallEngine, make_request, share
 
 DEPTHS = pytest.mark.parametrize("depth", [0, 1, 2])

@@ -15,8 +15,8 @@ from core.interfaces import LogitsProcessor, Sampled, Sampler
 from core.registry import registries
 from core.sampling.params import SamplingParams
 from core.sampling.rows import SampleRows
+from core.testing.sampling import limits, make_rows
 from plugins.sampling.default import DefaultSampler
-from tests.sampling_rows import limits, make_rows
 
 SIZE = 20
 

@@ -14,8 +14,8 @@ from core.sampling import noise
 from core.sampling.params import SamplingParams
 from core.sampling.rows import SampleRows
 from core.sampling.static_rows import StaticRows
+from core.testing.sampling import limits, make_rows
 from plugins.sampling.default import DefaultSampler
-from tests.sampling_rows import limits, make_rows
 
 SIZE = 300
 REJECT = 5.0  # standard deviations; all seeds are fixed

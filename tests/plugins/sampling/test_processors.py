@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from core.sampling.params import SamplingParams
 from core.sampling.rows import SampleRows
+from core.testing.sampling import make_rows
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.masks import AllowedTokens, LogitBias, MinTokens
 from plugins.sampling.penalties import Penalties
-from tests.sampling_rows import make_rows
 
 SIZE = 40
 

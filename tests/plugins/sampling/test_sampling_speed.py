@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from core.sampling.params import SamplingParams
+from core.testing.sampling import limits, make_rows
 from plugins.sampling.default import DefaultSampler
-from tests.sampling_rows import limits, make_rows
 
 VOCABULARY = 151_936
 

@@ -11,8 +11,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from core.sampling.params import SamplingParams
+from core.testing.sampling import make_rows
 from plugins.sampling import truncation
-from tests.sampling_rows import make_rows
 
 
 def kept_by_sorting(logits: list[float], params: SamplingParams) -> set[int]:

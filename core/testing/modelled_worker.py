@@ -8,10 +8,14 @@ request gets the ids that it would get alone.
 from __future__ import annotations
 
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from core.types import Request, StepOutput, StepPlan
+
+if TYPE_CHECKING:
+    from core.types import Ints
 
 VOCAB = 7
 START = 17
@@ -67,12 +71,17 @@ class ModelledWorker:
             assert self.tokens[row] is not None, "a row was released twice"
             self.tokens[row] = None
         for new in plan.admitted:
+            assert 0 <= new.row < len(self.tokens), f"there is no row {new.row}"
             assert self.tokens[new.row] is None, "a row was given away before it was released"
             tokens: list[int] = new.tokens.tolist()
             self.tokens[new.row], self.tables[new.row], self.right[new.row] = tokens, [], []
             request = next(r for r in plan.requests if r.id == new.request_id)
             assert new.prompt_length == len(request.prompt)
+            known = request.prompt + request.output
+            assert len(tokens) >= new.prompt_length
+            assert tokens == known[: len(tokens)], "admitted with other tokens"
             self.salts[new.row] = request.salt
+        assert all(0 <= page < len(self.cache) for page in plan.pages.tolist()), "no such page"
         pages = iter(plan.pages.tolist())
         columns = zip(plan.rows, plan.page_starts, plan.page_counts, strict=True)
         for row, start, count in columns:
@@ -103,8 +112,8 @@ class ModelledWorker:
                 assert broken or position < len(tokens), "a token is computed before it exists"
                 work.append((position, row, tokens[position] if position < len(tokens) else None))
             for position in range(len(right), len(tokens)):
-                before = right[-1] if position else start_of(self.salts[row])
-                right.append(follow(before, tokens[position]))
+                last = right[-1] if position else start_of(self.salts[row])
+                right.append(follow(last, tokens[position]))
         # in the order of positions, because all keys of a step are stored before any is read
         for position, row, token in sorted(work, key=itemgetter(0)):
             before: int | None = start_of(self.salts[row])
@@ -150,14 +159,16 @@ class ModelledWorker:
     def _check_shape(self, plan: StepPlan, rows: list[int], counts: list[int]) -> None:
         assert rows, "an empty plan"
         assert len(set(rows)) == len(rows) == len(plan.requests)
-        assert sum(counts) <= self.budget
+        assert all(self.tokens[row] is not None for row in rows), "a row that nobody has"
+        assert sum(counts) <= self.budget, f"{sum(counts)} tokens, the budget is {self.budget}"
         assert min(counts) >= 1
         ones = counts.count(1)
         assert counts[:ones] == [1] * ones, "rows with one token come first"
         assert all(type(c) is np.ndarray and c.dtype == np.int32 for c in columns_of(plan))
 
 
-def columns_of(plan: StepPlan) -> tuple[np.ndarray, ...]:
+def columns_of(plan: StepPlan) -> tuple[Ints, ...]:
+    """Every array of a plan."""
     return (
         plan.rows,
         plan.starts,

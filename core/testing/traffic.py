@@ -6,13 +6,15 @@ import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 
+from core.interfaces import Scheduler
 from core.sampling.params import SamplingParams
 from core.scheduling import QueueScheduler
+from core.testing.modelled_worker import VOCAB, ModelledWorker, alone
 from core.types import Limits, Request, StepOutput, StepPlan
-from tests.modelled_worker import VOCAB, ModelledWorker, alone
 
 SITUATIONS = (
     "hits",
@@ -44,7 +46,7 @@ class Setting:
     """One world: an engine's sizes, and what may go wrong in it."""
 
     seed: int
-    scheduler: type[QueueScheduler]
+    scheduler: type[Scheduler]
     page_size: int = 2
     pages: int = 12
     budget: int = 8
@@ -57,13 +59,15 @@ class Setting:
     aborts: float = 0.0  # probability a step
     errors: float = 0.0
     failures: float = 0.0
+    resets: float = 0.0
 
     @classmethod
-    def draw(cls, seed: int, scheduler: type[QueueScheduler]) -> Setting:
+    def draw(cls, seed: int, scheduler: type[Scheduler]) -> Setting:
+        """A world for a scheduler. One that is no QueueScheduler gets what an engine does today."""
         rng = random.Random(seed)
         page_size = rng.randint(1, 5)
         troubled = rng.random()
-        return cls(
+        setting = cls(
             seed=seed,
             scheduler=scheduler,
             page_size=page_size,
@@ -83,6 +87,16 @@ class Setting:
             errors=0.05 if troubled < 0.1 else 0.0,
             failures=0.1 if 0.1 < troubled < 0.25 else 0.0,
         )
+        known = scheduler.Options.__dataclass_fields__
+        setting.options = {key: value for key, value in setting.options.items() if key in known}
+        if not setting.queued:
+            setting.depth, setting.ids_at_most = min(setting.depth, 1), 1
+        return setting
+
+    @property
+    def queued(self) -> bool:
+        """Whether the scheduler promises what QueueScheduler does beyond the interface."""
+        return issubclass(self.scheduler, QueueScheduler)
 
 
 class Traffic:
@@ -101,7 +115,8 @@ class Traffic:
             prefix_cache=setting.prefix_cache,
             check=True,
         )
-        options = setting.scheduler.Options(**setting.options)  # type: ignore[arg-type]
+        options: Any = setting.scheduler.Options(**setting.options)  # type: ignore[arg-type]
+        options.max_num_seqs, options.max_num_batched_tokens = setting.rows, setting.budget
         self.scheduler = setting.scheduler(options, self.limits)
         self.worker = ModelledWorker(setting.rows, setting.pages, setting.page_size, setting.budget)
         self.requests = [self._request(i) for i in range(setting.requests)]
@@ -109,6 +124,7 @@ class Traffic:
         self.flights: deque[StepPlan] = deque()
         self.unaware = False  # a step has failed, and nobody has told the scheduler
         self.seen: Counter[str] = Counter()
+        self.computed: dict[str, set[int]] = {r.id: set() for r in self.requests}  # positions
 
     def run(self) -> Counter[str]:
         """Drive everything to its end, assert that it ended right, and count what happened."""
@@ -121,7 +137,10 @@ class Traffic:
         for request in self.requests:
             self._check_end(request)
         numbers = self.scheduler.statistics()
-        assert numbers["pages_owned"] == numbers["running"] == numbers["waiting"] == 0
+        assert numbers["running"] == numbers["waiting"] == 0
+        if not self.setting.queued:
+            return self.seen
+        assert numbers["pages_owned"] == 0
         assert numbers["pages_free"] + numbers["pages_cached"] == numbers["pages_total"]
         self.seen.update(
             hits=numbers["prefix_hits"],
@@ -135,7 +154,8 @@ class Traffic:
         rng, setting = self.rng, self.setting
         prompt = list(rng.choice(STEMS)[: rng.randint(0, 12)])
         prompt += [rng.randint(1, 3) for _ in range(rng.randint(0, 3))] or [1]
-        most = setting.pages * setting.page_size + 1  # the last token is never computed
+        most = setting.pages * setting.page_size
+        most += setting.queued  # it knows that the last token is never computed
         if not setting.options.get("chunked_prefill", True):
             most = min(most, setting.budget + 4)
             prompt = prompt[: setting.budget]
@@ -144,7 +164,9 @@ class Traffic:
         return Request(
             id=str(index),
             prompt=prompt,
-            params=sampling(rng.choice((0, 0, 3)), 0 if rng.random() < 0.1 else None),
+            params=sampling(
+                rng.choice((0, 0, 3)) * setting.queued, 0 if rng.random() < 0.1 else None
+            ),
             stop_ids=frozenset(rng.choice(((), (0,), (0, 5, VOCAB + 3)))),
             limit=limit,
             priority=rng.randint(0, 2),
@@ -158,6 +180,8 @@ class Traffic:
             scheduler.add(self.to_come.popleft())
         if rng.random() < setting.aborts:
             self._abort()
+        if setting.resets and rng.random() < setting.resets:
+            scheduler.reset_prefix_cache()
         plan = scheduler.plan()
         if plan is not None:
             self._note(plan)
@@ -171,11 +195,14 @@ class Traffic:
 
     def _abort(self) -> None:
         request = self.rng.choice(self.requests)
-        if request not in self.to_come:
+        again = self.setting.queued  # the engine does not finish a request twice
+        if request not in self.to_come and (again or request.finish_reason is None):
             self.seen["aborts"] += request.finish_reason is None
             self.scheduler.finish(request, "abort")
 
     def _note(self, plan: StepPlan) -> None:
+        for request, start, count in zip(plan.requests, plan.starts, plan.counts, strict=True):
+            self.computed[request.id] |= set(range(int(start), int(start + count)))
         self.seen["chunks"] += int(np.sum((plan.counts > 1) & (plan.sample == 0)))
         self.seen["mixed"] += bool((plan.counts > 1).any() and (plan.counts == 1).any())
         self.seen["readmitted"] += sum(len(a.tokens) > a.prompt_length for a in plan.admitted)
@@ -209,6 +236,8 @@ class Traffic:
         last = self.flights[-1].number if self.flights else plan.number
         self.worker.fail(plan, last)
         scheduler, way = self.scheduler, self.rng.choice(("retry", "update", "finish", "silent"))
+        if not self.setting.queued:
+            return self._end_all(plan)
         if way != "silent":
             scheduler.drop(plan.requests)
         if way == "update":
@@ -221,16 +250,28 @@ class Traffic:
                 self.unaware, self.worker.broken_until = True, 2**31
             scheduler.reset_prefix_cache()
 
+    def _end_all(self, plan: StepPlan) -> None:
+        """What the engine does about a step that failed."""
+        self.scheduler.drop(plan.requests)
+        for request in plan.requests:
+            if request.finish_reason is None:
+                self.scheduler.finish(request, "error")
+
     def _check_end(self, request: Request) -> None:
         output, reason = alone(request)
         if request.finish_reason in ("stop", "length"):
             assert request.output == output, f"request {request.id} got other tokens than alone"
             assert request.finish_reason == reason
             assert request.stop_reason == (output[-1] if reason == "stop" else None)
+            if request.params.prompt_logprobs is not None:
+                # they come of computing the prompt, and a cached page has none to tell
+                missing = set(range(len(request.prompt))) - self.computed[request.id]
+                assert not missing, f"request {request.id}: its prompt was not computed"
         else:
             assert request.finish_reason in ("abort", "error")
             assert request.output == output[: len(request.output)]
-        assert request.row == -1
-        assert not request.pages
+        if self.setting.queued:
+            assert request.row == -1
+            assert not request.pages
         self.seen[request.finish_reason] += 1
         self.seen["cached"] += request.cached

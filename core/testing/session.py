@@ -1,0 +1,146 @@
+"""A run of the kit: finds the components that are asked for, and hands them to the tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from core.testing.plugin import HERE, KINDS, PACKAGE, Kind, asked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is tested: names by registry, and whether somebody asked for just these."""
+
+    words: tuple[str, ...]  # plugins to load
+    names: dict[str, list[str]]
+    explicit: bool
+
+
+SELECTION = pytest.StashKey[Selection]()
+
+
+def selection(config: pytest.Config) -> Selection:
+    """The components under test. UsageError for a plugin or a name that is not there."""
+    if SELECTION not in config.stash:
+        from core.errors import UserError
+
+        try:
+            config.stash[SELECTION] = _select(config)
+        except UserError as error:
+            raise pytest.UsageError(str(error)) from error
+    return config.stash[SELECTION]
+
+
+def _select(config: pytest.Config) -> Selection:
+    from core.errors import UserError
+    from core.plugins import load
+    from core.registry import registries
+
+    words = tuple(config.getoption("load"))
+    load(words)
+    wanted = {kind.registry: names for kind, names in asked(config) if names}
+    if wanted:
+        mistakes = []
+        for registry, names in wanted.items():
+            for name in names:
+                try:
+                    registries.all()[registry].get(name)
+                except UserError as error:
+                    mistakes.append(str(error))
+        if mistakes:
+            raise UserError("\n".join(mistakes))
+        return Selection(words, wanted, True)
+    ready = {
+        kind.registry: [
+            entry.name
+            for entry in registries.all()[kind.registry].entries()
+            if entry.provider.source == "built in" and not entry.missing()
+        ]
+        for kind in KINDS
+    }
+    return Selection(words, ready, False)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse unknown names before anything is collected."""
+    config = session.config
+    if config.getoption("load") or any(names for _, names in asked(config)):
+        selection(config)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the tests of other kinds when some are asked for by name."""
+    if collection_path.parent != HERE or not any(names for _, names in asked(config)):
+        return None
+    kind = next((k for k in KINDS if k.tested_in(collection_path)), None)
+    return True if kind and not config.getoption(kind.option) else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of the kit for each component of its kind."""
+    if not metafunc.module.__name__.startswith(f"{PACKAGE}."):
+        return
+    for kind in KINDS:
+        if kind.subject in metafunc.fixturenames:
+            names = selection(metafunc.config).names.get(kind.registry, [])
+            metafunc.parametrize(kind.subject, names, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> str:
+    """The device named by `--on`; tests that use it are skipped where it is not there."""
+    name: str = request.config.getoption("--on")
+    if name.startswith("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip(f"--on {name}: this machine has no CUDA device")
+    return name
+
+
+@pytest.fixture(scope="module")
+def plait_words(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The words of `--load`; the registries hold what those plugins offer."""
+    from core.plugins import load
+
+    words = selection(request.config).words
+    load(words, warn=False)
+    return words
+
+
+@pytest.fixture(scope="session")
+def refused(request: pytest.FixtureRequest) -> Callable[[list[str]], None]:
+    """What to do about a component that cannot serve what everybody needs: its reasons given.
+
+    A failure if it was asked for by name, because a run that tests nothing is no success.
+    """
+    explicit = selection(request.config).explicit
+
+    def refused(reasons: list[str]) -> None:
+        text = "; ".join(reasons)
+        if explicit:
+            pytest.fail(f"nothing was tested: {text}", pytrace=False)
+        pytest.skip(text)
+
+    return refused
+
+
+def _subject(kind: Kind) -> Any:
+    @pytest.fixture(scope="module", name=kind.subject)
+    def subject(request: pytest.FixtureRequest, plait_words: tuple[str, ...]) -> type[Any]:
+        from core.registry import registries
+
+        found: type[Any] = registries.all()[kind.registry].get(request.param)
+        return found
+
+    return subject
+
+
+attention, kernels, sampler, scheduler, strategy, runner, architecture = map(_subject, KINDS)
