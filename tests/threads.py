@@ -10,7 +10,7 @@ from core.interfaces import Executor, Pending
 from core.parallel import ThreadGroup
 from core.parallel.groups import ThreadCommunicator
 from core.registry import executors
-from core.setup import Setup, check_weights, limits_of
+from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.worker import Worker
 from core.worker.wire import decode, encode
@@ -24,9 +24,10 @@ class Threads(Executor):
     def start(self, setup: Setup) -> Limits:
         config, size = self.config, self.config.parallel.tensor
         check_weights(config, setup)
-        group = ThreadGroup(size)
+        group, device = ThreadGroup(size), device_of(config, 0)
         self.workers = [
-            Worker(config, setup, rank, ThreadCommunicator(group, rank)) for rank in range(size)
+            Worker(config, setup, rank, ThreadCommunicator(group, rank), device)
+            for rank in range(size)
         ]
         self.pools = [ThreadPoolExecutor(1) for _ in range(size)]
         self._everywhere(lambda worker: worker.load())

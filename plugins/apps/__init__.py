@@ -25,8 +25,3 @@ def register(registries: Registries) -> None:
         "plugins.apps.plan.app:Plan",
         summary="show how every weight would be cut, without loading any",
     )
-    summary = "computes nothing: bench times the host with it (run.host=true)"
-    registries.runners.register("nothing", "plugins.apps.bench.nothing:NoRunner", summary=summary)
-    registries.attention.register(
-        "nothing", "plugins.apps.bench.nothing:NoAttention", summary=summary
-    )

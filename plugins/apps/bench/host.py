@@ -83,12 +83,17 @@ def measure_steps(config: Config, running: int, steps: int = 200) -> float:
 
 def without_model(config: Config, running: int, length: int) -> Config:
     """The same engine around a model that does nothing, with room for `running` requests."""
+    from core import registry
     from core.config import Component
+    from plugins.apps.bench.nothing import NoAttention, NoRunner
 
     changed = copy.deepcopy(config)
     changed.model.config = changed.model.config | SMALL
     changed.model.weights = "dummy"
     changed.model.max_length = length
+    # only here: neither does what its registry promises
+    registry.runners.register("nothing", NoRunner)
+    registry.attention.register("nothing", NoAttention)
     changed.runner = Component("nothing")
     changed.attention = Component("nothing")
     changed.scheduler.options.max_num_seqs = running
