@@ -154,6 +154,16 @@ class Batch:
     rows: SampleRows  # the S requests that are sampled
 
 
+@dataclass(slots=True)
+class Decodes:
+    """A step in which each request computes one token and samples the next, still on the host."""
+
+    rows: Ints  # [B] row of each request
+    context_lens: Ints  # [B] tokens that it attends to, this step's included
+    pages: Ints  # [B] the page that this step's token is the first of, -1 when it has its page
+    sampled: SampleRows  # the same requests
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The sizes that one engine is built for; all are final before the first request."""

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-    from core.interfaces.sampling import Sampled
-    from core.types import AttentionMetadata, AttentionShape, Batch, KVLayer, Limits
+    from core.interfaces.sampling import Sampled, Sampler
+    from core.sampling.rows import SamplingTable
+    from core.types import AttentionMetadata, AttentionShape, Batch, Decodes, KVLayer, Limits
+    from core.worker.rows import RequestRows
 
 
 class AttentionBackend(ABC):
@@ -32,14 +36,38 @@ class AttentionBackend(ABC):
         self.shape, self.options = shape, options
 
     def plan(self, meta: AttentionMetadata) -> None:
-        """Once a step for each instance, before the first layer; may set `meta.private`."""
+        """Once a step for each instance, before the first layer; may set `meta.private`.
+
+        A `graphable` backend's is captured with the step: it then reads the device's tensors, and
+        takes from the host's fields, which are bounds, no more than sizes.
+        """
+        return None
+
+    def static(self, limits: Limits, batch: int) -> Any:
+        """What a captured step of `batch` decoding requests holds at fixed addresses, or None.
+
+        Asked once for each size, before the capture. When it is not None, `forward` finds it as
+        `meta.private[self]` in captured steps, `plan` is not called for them, and `refresh` is
+        called before each replay.
+        """
+        return None
+
+    def refresh(self, static: Any, meta: AttentionMetadata) -> None:
+        """Bring `static` up to date for one step, without waiting for the device.
+
+        `meta`: tensors of the captured size, already this step's (padding has context 0 and slot
+        -1), and the host's fields exact for the requests that are there.
+        """
         return None
 
     @abstractmethod
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata
     ) -> Tensor:
-        """q [T, H, D]; k, v [T, KV, D], already stored in `cache` at `meta.slots` -> [T, H, D]."""
+        """q [T, H, D]; k, v [T, KV, D], already stored in `cache` at `meta.slots` -> [T, H, D].
+
+        In a captured step, rows that are padding have context 0: what comes of them is not used.
+        """
 
 
 class Kernels(ABC):
@@ -92,7 +120,12 @@ class Kernels(ABC):
 
 
 class Step:
-    """The three stages of a step, handed to a runner, which may capture them."""
+    """The three stages of a step, handed to a runner, which may capture them, and their state."""
+
+    backends: Sequence[AttentionBackend]  # one for each shape of attention
+    sampler: Sampler
+    rows: RequestRows  # tokens and page tables of all running requests
+    sampling: SamplingTable
 
     def forward(self, batch: Batch) -> Tensor:
         """-> hidden states [T, hidden]."""
@@ -103,7 +136,7 @@ class Step:
         raise NotImplementedError
 
     def sample(self, logits: Tensor, batch: Batch) -> Sampled:
-        """-> ids, also written into the rows' history on the device."""
+        """-> ids, also written into the rows' history on the device. Reads `batch.rows` alone."""
         raise NotImplementedError
 
 
@@ -112,6 +145,8 @@ class Runner(ABC):
 
     @dataclass
     class Options: ...
+
+    most_decodes: int = 0  # steps of up to so many requests that only decode go to `decode`
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -123,3 +158,17 @@ class Runner(ABC):
     @abstractmethod
     def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
         """-> hidden states [T, hidden] (for prompt log probabilities) and the sampled ids."""
+
+    def decode(self, decodes: Decodes) -> Sampled:
+        """A step that only decodes, before it is tensors; the runner adds its pages to the rows'
+        tables. Called for at most `most_decodes` requests, in place of `run`."""
+        raise NotImplementedError
+
+    def reserve(self, step: Step, limits: Limits) -> int:
+        """Bytes of device memory that `prepare` and what follows will take beside the largest
+        eager step. Asked with a cache of one page, before the size of the real one is chosen."""
+        return 0
+
+    def close(self) -> None:
+        """Drop what was captured. The last call; may be repeated."""
+        return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Sampled:
     """What a sampler returns: ids, and log probabilities for the rows that asked."""
 
-    ids: Tensor  # [S] int64
+    ids: Tensor  # [S] whole numbers; below 0 where a row has no possible token, or NaN
     logprobs: dict[int, list[TokenLogprobs]] | None = None  # by s; host values
     errors: dict[int, str] | None = None  # by s: a row without any possible token, or with NaN
 
