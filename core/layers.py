@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 class FusedAttention(Protocol):
     """What a backend may offer beside `forward`: all that lies between two projections."""
 
+    def fuses(self, meta: AttentionMetadata) -> bool:
+        """Whether it wants `forward_fused` for this step; `rope_store` and `forward` otherwise."""
+
     def forward_fused(
         self,
         qkv: Tensor,
@@ -179,7 +182,7 @@ class Attention(nn.Module):
         if q_norm is not None and k_norm is not None:
             norms = (q_norm.weight, k_norm.weight, q_norm.eps)
         meta = batch.attention
-        if self.fused is not None:
+        if self.fused is not None and self.fused.fuses(meta):
             return self.fused.forward_fused(qkv, norms, rope, batch.positions, self.cache, meta)
         heads = qkv.view(len(qkv), -1, self.head_dim)  # [T, H + 2 KV, D]
         q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)

@@ -76,8 +76,11 @@ class Entry:
         return f"{self.target.__module__}:{self.target.__qualname__}"
 
     def missing(self) -> list[str]:
-        """The needed import names that are not installed. Imports nothing."""
-        return [name for name in self.needs if not installed(name)]
+        """The needs that are not installed. Imports nothing.
+
+        A need is an import name, or several of which one is enough: "flash_attn or xformers".
+        """
+        return [need for need in self.needs if not any(map(installed, need.split(" or ")))]
 
 
 class Registry(Generic[T]):
@@ -115,7 +118,8 @@ class Registry(Generic[T]):
     ) -> Any:
         """Add a class, or the path "package.module:Class", under `name`; without one, decorate.
 
-        `needs` are import names that must be installed before the target is imported.
+        `needs` are import names that must be installed before the target is imported; "a or b"
+        wants either.
         """
         if target is None:
             return lambda cls: self.register(name, cls, needs=needs, summary=summary)

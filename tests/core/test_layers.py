@@ -67,7 +67,13 @@ class Echo(AttentionBackend):
 
 
 class Fusing(Echo):
-    """Does everything between two projections."""
+    """Does everything between two projections, unless told not to."""
+
+    asked = None
+
+    def fuses(self, meta):  # type: ignore[no-untyped-def]
+        self.asked = meta
+        return meta == "meta"
 
     def forward_fused(self, qkv, norms, rope, positions, cache, meta):  # type: ignore[no-untyped-def]
         self.given = (norms, rope, positions, cache, meta)
@@ -130,6 +136,15 @@ def test_a_backend_may_take_all_between_two_projections():
     out = model.layers[2](torch.ones(3, 64), None, None, "rope", batch)
     assert torch.equal(out, torch.full((3, 32), 2.0))
     assert backends[0].given == (None, "rope", "positions", caches[2], "meta")
+
+
+def test_a_backend_that_fuses_may_leave_a_step_to_the_kernels():
+    model, _, backends = built(Plain(Plain.Options()), Fusing)
+    meta = SimpleNamespace(slots=None)
+    qkv = torch.ones(3, 64)
+    out = model.layers[2](qkv, None, None, None, SimpleNamespace(positions=None, attention=meta))
+    torch.testing.assert_close(out, qkv[:, :32] + 1)
+    assert backends[0].asked is meta
 
 
 def test_packed_weights_replace_those_that_nobody_shares():

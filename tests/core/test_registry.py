@@ -95,6 +95,13 @@ def test_missing_needs_are_named_and_nothing_is_imported() -> None:
     assert "needs plait_absent, os.nope, which is not installed" in refusal(registry, "fast")
 
 
+def test_a_need_may_name_alternatives() -> None:
+    registry = samplers()
+    registry.register("fast", Fine, needs=("plait_absent or json", "plait_no or plait_none"))
+    assert registry.entry("fast").missing() == ["plait_no or plait_none"]
+    assert "needs plait_no or plait_none, which is not installed" in refusal(registry, "fast")
+
+
 def test_needs_looks_into_packages_without_importing_them(tmp_path, monkeypatch) -> None:
     package = tmp_path / "plait_heavy"
     package.mkdir()
