@@ -17,3 +17,9 @@ def register(registries: Registries) -> None:
         "plugins.kernels.torch:TorchKernels",
         summary="plain torch, on any device; the twin of every other set",
     )
+    registries.kernels.register(
+        "triton",
+        "plugins.kernels.triton.kernels:TritonKernels",
+        needs=("triton",),
+        summary="fused Triton kernels for CUDA GPUs, and sampling on the device",
+    )

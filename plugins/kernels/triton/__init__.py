@@ -1,0 +1,1 @@
+"""The small kernels in Triton, one family a file, and the host code that launches them."""
