@@ -17,3 +17,9 @@ def register(registries: Registries) -> None:
         "plugins.attention.sdpa:Sdpa",
         summary="torch's scaled_dot_product_attention, on any device",
     )
+    registries.attention.register(
+        "triton",
+        "plugins.attention.triton.backend:TritonAttention",
+        needs=("triton",),
+        summary="paged attention in Triton, for GPUs, with no further package",
+    )
