@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from core.interfaces.sampling import Sampled
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from core.interfaces.sampling import Sampled, Sampler
+    from core.interfaces.sampling import Sampler
+    from core.parallel import Communicator
     from core.sampling.rows import SamplingTable
     from core.types import AttentionMetadata, AttentionShape, Batch, Decodes, KVLayer, Limits
     from core.worker.rows import RequestRows
@@ -126,6 +129,7 @@ class Step:
     sampler: Sampler
     rows: RequestRows  # tokens and page tables of all running requests
     sampling: SamplingTable
+    comm: Communicator  # what a runner finds out by itself, all ranks must find out alike
 
     def forward(self, batch: Batch) -> Tensor:
         """-> hidden states [T, hidden]."""
@@ -138,6 +142,13 @@ class Step:
     def sample(self, logits: Tensor, batch: Batch) -> Sampled:
         """-> ids, also written into the rows' history on the device. Reads `batch.rows` alone."""
         raise NotImplementedError
+
+    def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
+        """All three, one after the other; a step that samples nothing ends with the first."""
+        hidden = self.forward(batch)
+        if len(batch.sample_index) == 0:  # chunks of prompts, none of which ends here
+            return hidden, Sampled(ids=batch.sample_index)
+        return hidden, self.sample(self.logits(hidden, batch), batch)
 
 
 class Runner(ABC):

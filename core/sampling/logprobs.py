@@ -78,16 +78,23 @@ def listed(tokens: Tensor, found: Scores, counts: Sequence[int]) -> list[TokenLo
     ]
 
 
+def prompt_scores(logits: Tensor, tokens: Tensor, count: int) -> Scores:
+    """`scores` of prompt tokens [N], N > 0, where logits [N, V] are those of the tokens before.
+
+    Worked off in parts, so that little of the logits is in float32 at once.
+    """
+    step = max(1, BLOCK // logits.shape[1])
+    starts = range(0, len(tokens), step)
+    parts = [scores(logits[i : i + step], tokens[i : i + step], count) for i in starts]
+    return Scores(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
 def prompt_logprobs(logits: Tensor, tokens: Tensor, count: int) -> list[TokenLogprobs]:
     """Log probabilities of prompt tokens [N], where logits [N, V] are those of the tokens before.
 
     `count` of the likeliest tokens come with each, -1: all. A token that the model gives no chance
     has -inf.
     """
-    step = max(1, BLOCK // logits.shape[1])
-    starts = range(0, len(tokens), step)
-    parts = [scores(logits[i : i + step], tokens[i : i + step], count) for i in starts]
-    if not parts:
+    if not len(tokens):
         return []
-    found = Scores(*(torch.cat(column) for column in zip(*parts, strict=True)))
-    return listed(tokens, found, [count] * len(tokens))
+    return listed(tokens, prompt_scores(logits, tokens, count), [count] * len(tokens))

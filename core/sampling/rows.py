@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from core.sampling.params import SamplingParams
     from core.types import Admission, Ints
+    from core.worker.staging import Staging
 
 
 class History(NamedTuple):
@@ -39,15 +40,17 @@ class SamplingTable:
         max_length: int,
         device: torch.device | str,
         history: Tensor | None = None,
+        staging: Staging | None = None,
     ) -> None:
         """`history` [R, > max_length] int32 holds every known token of each row, on the device.
 
         The caller writes the tokens of admitted requests there, `SampleRows.record` the sampled.
+        `staging` takes arrays to the device; with None each call pins memory of its own.
         """
         self.vocab_size, self.device = vocab_size, torch.device(device)
         if history is None:
             history = torch.zeros(max_rows, max_length + 1, dtype=torch.int32, device=device)
-        self.history = history
+        self.history, self._staging = history, staging
         width = len(columns.COLUMN)
         self.columns = torch.zeros(max_rows, width, dtype=torch.int32, device=device)  # [R, C]
         self.needs = np.zeros(max_rows, np.int64)  # [R] bits of core.sampling.columns
@@ -89,6 +92,8 @@ class SamplingTable:
         """A host array on the device. The copy is the caller's, and nobody waits for it."""
         if self.device.type == "cpu":
             return torch.from_numpy(array.copy())
+        if self._staging is not None:
+            return self._staging.send(array)[0]
         # the allocator of pinned memory reuses a block only when the copy from it is over
         return torch.from_numpy(array).pin_memory().to(self.device, non_blocking=True)
 

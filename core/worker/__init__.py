@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from core import registry
-from core.interfaces import AttentionBackend, Kernels, Pending, Sampled, Sampler, Step
+from core.interfaces import AttentionBackend, Kernels, Pending, Runner, Sampled, Sampler, Step
 from core.layers import Attention, allocate_cache, bind
 from core.parallel import allocate, guard, load
-from core.sampling.logprobs import prompt_logprobs
 from core.sampling.rows import SamplingTable
 from core.setup import device_of, dtype_of, open_source
-from core.types import StepOutput
-from core.worker import batching
-from core.worker.memory import affordable_pages
+from core.types import Limits
+from core.worker import batching, footprint
+from core.worker.launched import Landings, Launched
+from core.worker.memory import affordable_pages, gib, out_of_memory
+from core.worker.prompts import PromptLogprobs
 from core.worker.rows import RequestRows
 from core.worker.staging import Staging
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from core.config import Config
     from core.parallel import Communicator
     from core.setup import Setup
-    from core.types import Batch, Limits, StepPlan, TokenLogprobs
+    from core.types import Batch, StepPlan
 
     Progress = Callable[[int, int], None]  # elements written, elements in all
 
@@ -37,7 +38,7 @@ class Worker(Step):
     """Holds a rank's narrower model. Plans go in, sampled ids come out; the host waits for none.
 
     Life: `load`, then `affordable` is asked of every rank, then `prepare` with the limits that
-    all of them can keep, then `launch` once a step.
+    all of them can keep, then `launch` once a step, and `close`.
     """
 
     def __init__(
@@ -54,6 +55,11 @@ class Worker(Step):
         self.dtype = dtype_of(config, setup)
         self.model = setup.plan.local_model(rank)
         self._choose()
+        self._frozen = False
+        self._reserved_before = 0
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+            self._reserved_before = torch.cuda.memory_reserved(self.device)
 
     def _choose(self) -> None:
         """Ask the chosen components whether they can serve this model, before memory is taken."""
@@ -81,11 +87,19 @@ class Worker(Step):
 
             raise UserError("\n".join(wrong))
         self.kernels = kernels(chosen.kernels.options)
+        self.runner: Runner = registry.runners.get(chosen.runner.use)(chosen.runner.options)
 
     def load(self, progress: Progress | None = None) -> None:
         """Allocate this rank's weights and read its bytes of the checkpoint into them."""
         torch.manual_seed(self.config.model.seed)
-        allocate(self.model, self.device, self.dtype)
+        size = sum(p.numel() for p in self.model.parameters()) * self.dtype.itemsize
+        with out_of_memory(
+            self.device,
+            f"the weights of rank {self.rank}, about {gib(size)}",
+            "Spread the model over more devices with parallel.tensor, or end what else uses this "
+            "one.",
+        ):
+            allocate(self.model, self.device, self.dtype)
         source = open_source(self.config, self.setup)
         try:
             load(
@@ -108,33 +122,79 @@ class Worker(Step):
         return per_token * self.page_size * self.cache_dtype.itemsize
 
     def affordable(self) -> int:
-        """Pages that this rank can hold, once its weights are there."""
+        """Pages that this rank can hold, once its weights are there. On CUDA it is found out by
+        running the largest steps, on every rank together."""
         seqs = self.config.scheduler.options.max_num_seqs
         useful = seqs * -(-self.setup.max_length // self.page_size)
-        return affordable_pages(self.config, self.device, self.page_bytes, useful)
+        cache, taken = self.config.cache, None
+        if self.device.type == "cuda" and cache.pages is None and cache.memory is None:
+            torch.cuda.set_device(self.device)
+            budget = self.config.scheduler.options.max_num_batched_tokens
+            with out_of_memory(
+                self.device,
+                f"a step of {budget} tokens and {seqs} requests beside the weights",
+                "Lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs.",
+            ):
+                taken = footprint.measure(self, self._limits_of_one_page(), self._reserved_before)
+        return affordable_pages(self.config, self.device, self.page_bytes, useful, taken)
+
+    def _limits_of_one_page(self) -> Limits:
+        options = self.config.scheduler.options
+        return Limits(
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            max_length=self.setup.max_length,
+            page_size=self.page_size,
+            pages=1,
+            vocab_size=self.setup.model_config.vocab_size,
+        )
 
     def prepare(self, limits: Limits) -> None:
         """Take the cache's memory, bind every layer to it, and let the runner warm up."""
+        cache = limits.pages * self.page_bytes
+        with out_of_memory(
+            self.device,
+            f"the cache, {gib(cache)}, and what the runner prepares",
+            "Lower cache.memory_fraction, cache.memory or cache.pages, whichever is set.",
+        ):
+            self.assemble(limits)
+            self.runner.prepare(self, limits)
+        if self.device.type == "cuda":
+            # a full collection looks at every object that torch and the model are made of
+            gc.collect()
+            gc.freeze()
+            self._frozen = True
+
+    def assemble(self, limits: Limits) -> None:
+        """Everything that a step needs, for a cache of `limits.pages`."""
         self.limits = limits
         layers = [m for m in self.model.modules() if isinstance(m, Attention)]
         caches = allocate_cache(layers, self._attention, limits, self.cache_dtype, self.device)
         self.backends = bind(
             self.model, self.kernels, self._attention, self.config.attention.options, caches, self
         )
-        self.rows = RequestRows(limits, Staging(self.device))
+        staging = Staging(self.device)
+        self.rows = RequestRows(limits, staging)
         self.sampling = SamplingTable(
-            limits.max_num_seqs,
+            limits.max_num_seqs + 1,
             limits.vocab_size,
             limits.max_length,
             self.device,
             history=self.rows.history,
+            staging=staging,
         )
         self.sampler: Sampler = registry.samplers.get(self.config.sampler.use)(
             self.config.sampler.options, limits
         )
-        self.runner = registry.runners.get(self.config.runner.use)(self.config.runner.options)
-        self._prompts: dict[int, tuple[int, np.ndarray]] = {}  # rows that want prompt logprobs
-        self.runner.prepare(self, limits)
+        self._prompts = PromptLogprobs(staging)
+        self._landings = Landings(limits.max_num_seqs)
+
+    def disassemble(self) -> None:
+        """Let go of what `assemble` made."""
+        for module in self.model.modules():
+            if isinstance(module, Attention):
+                del module.cache, module.backend, module.fused
+        del self.backends, self.rows, self.sampling, self.sampler, self._prompts, self._landings
 
     # the stages of a step, which a runner calls or captures
 
@@ -143,7 +203,9 @@ class Worker(Step):
         return hidden
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        logits: Tensor = self.model.logits(hidden[batch.sample_index])  # type: ignore[operator]
+        if len(batch.sample_index) < len(hidden):  # else it names every token, in order
+            hidden = hidden[batch.sample_index]
+        logits: Tensor = self.model.logits(hidden)  # type: ignore[operator]
         return logits
 
     def sample(self, logits: Tensor, batch: Batch) -> Sampled:
@@ -152,74 +214,36 @@ class Worker(Step):
         return sampled
 
     @torch.inference_mode()
-    def launch(self, plan: StepPlan) -> Pending:
-        """Start a step. Returns at once on CUDA; on a CPU the step is done on return."""
+    def launch(self, plan: StepPlan, *, eager: bool = False) -> Pending:
+        """Start a step. Returns at once on CUDA; on a CPU the step is done on return.
+
+        `eager`: without the runner, which need not be prepared.
+        """
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
         self.sampling.release(plan.released)
-        for row in plan.released.tolist():
-            self._prompts.pop(row, None)
-        self.rows.apply(plan)
+        self._prompts.release(plan.released)
+        self.rows.admit(plan.admitted)
         self.sampling.admit(plan.admitted)
-        for admission in plan.admitted:
-            if admission.params.prompt_logprobs is not None:
-                prompt = admission.tokens[: admission.prompt_length]
-                self._prompts[admission.row] = (admission.params.prompt_logprobs, prompt)
+        self._prompts.admit(plan.admitted)
+        if not eager and len(plan.rows) <= self.runner.most_decodes:
+            decodes = batching.decodes(plan, self.page_size, self.sampling)
+            if decodes is not None:
+                # every token is the last that is known: no prompt token follows one
+                return Launched(plan, self.runner.decode(decodes), {}, self._landings)
+        self.rows.append(plan)
         batch = batching.build(plan, self.rows, self.sampling)
         for backend in self.backends:
             backend.plan(batch.attention)
-        hidden, sampled = self.runner.run(batch)
-        about_prompts = self._about_prompts(plan, hidden) if self._prompts else {}
-        return _Launched(plan, sampled, about_prompts)
+        hidden, sampled = self.run(batch) if eager else self.runner.run(batch)
+        about_prompts = self._prompts.of_step(plan, hidden, self.model.logits)  # type: ignore[arg-type]
+        return Launched(plan, sampled, about_prompts, self._landings)
 
-    def _about_prompts(self, plan: StepPlan, hidden: Tensor) -> dict[int, list[TokenLogprobs]]:
-        """Log probabilities of the prompt tokens that follow the tokens of this step."""
-        found = {}
-        ends = np.cumsum(plan.counts)
-        for b, row in enumerate(plan.rows.tolist()):
-            if row not in self._prompts:
-                continue
-            wanted, prompt = self._prompts[row]
-            start, count = int(plan.starts[b]), int(plan.counts[b])
-            targets = prompt[start + 1 : start + count + 1]
-            if len(targets):
-                first = int(ends[b]) - count
-                logits = self.model.logits(hidden[first : first + len(targets)])  # type: ignore[operator]
-                ids = torch.from_numpy(targets.astype(np.int64)).to(self.device)
-                found[b] = prompt_logprobs(logits, ids, wanted)
-        return found
-
-
-class _Launched(Pending):
-    """Ids on their way to the host, in a pinned buffer of their own."""
-
-    def __init__(
-        self, plan: StepPlan, sampled: Sampled, about_prompts: dict[int, list[TokenLogprobs]]
-    ) -> None:
-        self._plan, self._sampled, self._about_prompts = plan, sampled, about_prompts
-        self._event: torch.cuda.Event | None = None
-        ids = sampled.ids
-        if ids.device.type == "cuda":
-            self._ids = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True)
-            self._ids.copy_(ids, non_blocking=True)
-            self._event = torch.cuda.Event()
-            self._event.record()
-        else:
-            self._ids = ids
-
-    def done(self) -> bool:
-        return self._event is None or self._event.query()
-
-    def result(self) -> StepOutput:
-        if self._event is not None:
-            self._event.synchronize()
-        plan, sampled = self._plan, self._sampled
-        errors = {}
-        if sampled.errors:
-            sampled_rows = np.flatnonzero(plan.sample).tolist()
-            errors = {sampled_rows[s]: text for s, text in sampled.errors.items()}
-        return StepOutput(
-            number=plan.number,
-            ids=self._ids.to(torch.int32).numpy(),
-            logprobs=sampled.logprobs or {},
-            prompt_logprobs=self._about_prompts,
-            errors=errors,
-        )
+    def close(self) -> None:
+        """Drop what was captured. Collectives may be in it, so before the ranks part."""
+        runner = self.__dict__.pop("runner", None)  # which holds this worker
+        if runner is not None:
+            runner.close()
+        if self._frozen:
+            self._frozen = False
+            gc.unfreeze()

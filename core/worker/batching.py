@@ -7,12 +7,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from core.types import AttentionMetadata, Batch
+from core.types import AttentionMetadata, Batch, Decodes
 
 if TYPE_CHECKING:
     from core.sampling.rows import SamplingTable
     from core.types import StepPlan
     from core.worker.rows import RequestRows
+
+
+def decodes(plan: StepPlan, page_size: int, sampling: SamplingTable) -> Decodes | None:
+    """The plan as columns for a captured step, or None if a request does more than decode.
+
+    Then the only news of a request is the page that its token begins, if it begins one.
+    """
+    if not (plan.sample.all() and (plan.counts == 1).all()):
+        return None
+    pages = np.full(len(plan.rows), -1, np.int32)
+    if len(plan.pages):
+        grown = plan.page_counts > 0
+        begun = plan.page_starts[grown] * page_size
+        if len(plan.pages) != len(begun) or not np.array_equal(begun, plan.starts[grown]):
+            return None  # one that was admitted brings pages that the prefix cache gave
+        pages[grown] = plan.pages
+    ends = plan.starts + plan.counts
+    return Decodes(plan.rows, ends, pages, sampling.select(plan.rows, ends))
 
 
 def build(plan: StepPlan, state: RequestRows, sampling: SamplingTable) -> Batch:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +18,38 @@ if TYPE_CHECKING:
     from core.config import Config
 
 CPU_DEFAULT = 4 << 30  # of a computer that does other things too
+SPARE = 256 << 20  # bytes of a GPU that nobody plans for
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that a rank takes on its GPU beside the cache."""
+
+    weights: int
+    step: int  # the largest step, and tables that stay
+    graphs: int = 0  # what the runner will capture
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.step + self.graphs
+
+    def __str__(self) -> str:
+        parts = ("weights", self.weights), ("the largest step", self.step), ("graphs", self.graphs)
+        return ", ".join(f"{gib(size)} for {name}" for name, size in parts if size)
 
 
 def affordable_pages(
-    config: Config, device: torch.device, page_bytes: int, useful: int, working: int = 0
+    config: Config,
+    device: torch.device,
+    page_bytes: int,
+    useful: int,
+    footprint: Footprint | None = None,
 ) -> int:
     """Pages that this rank can hold: set by cache.pages or cache.memory, else what is left.
 
     `page_bytes`: bytes of one page over all layers of this rank. `useful`: pages that could ever
-    be used at once. `working`: bytes that a step needs beside weights and cache.
-    UserError when not even one page fits.
+    be used at once. `footprint`: needed on a GPU when neither setting is given; the weights in it
+    are loaded already. UserError when not even one page fits.
     """
     if config.cache.pages is not None:
         return config.cache.pages
@@ -32,21 +57,46 @@ def affordable_pages(
         room = parse_bytes(config.cache.memory)
         origin = "cache.memory"
     elif device.type == "cuda":
+        assert footprint is not None
         free, total = torch.cuda.mem_get_info(device)
-        room = int(total * config.cache.memory_fraction) - (total - free) - working
-        origin = "cache.memory_fraction"
+        share = int(total * config.cache.memory_fraction)
+        room = share - footprint.total
+        origin = f"cache.memory_fraction is {gib(share)}; less {footprint}, it"
+        # other processes may hold what this one would be allowed to take
+        left = free - footprint.step - footprint.graphs - SPARE
+        if left < room:
+            room = left
+            origin = f"{device} has {gib(free)} free beside the weights; less {footprint}, it"
     else:
-        share = available_host_memory() // 2 // config.parallel.tensor
-        room = min(CPU_DEFAULT, share)
+        room = min(CPU_DEFAULT, available_host_memory() // 2 // config.parallel.tensor)
         origin = "the machine's free memory"
     pages = min(room // page_bytes, useful)
     if pages < 1:
         raise UserError(
             f"the cache cannot hold one page: {origin} leaves {room / 2**20:.0f} MiB, "
-            f"and a page takes {page_bytes / 2**20:.1f} MiB. Lower cache.page_size or "
-            "scheduler.max_num_batched_tokens, or give the cache more memory."
+            f"and a page takes {page_bytes / 2**20:.1f} MiB. Lower cache.page_size, "
+            "scheduler.max_num_batched_tokens or scheduler.max_num_seqs, or give the cache more "
+            "memory."
         )
     return int(pages)
+
+
+@contextmanager
+def out_of_memory(device: torch.device, what: str, remedy: str) -> Iterator[None]:
+    """Turn the want of device memory for `what` into a UserError that says what to do."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        there = ""
+        if device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(device)
+            there = f" ({gib(free)} of {gib(total)} are free)"
+        raise UserError(f"{device} has no memory for {what}{there}. {remedy}") from error
+
+
+def gib(size: int) -> str:
+    """Bytes for people: 1.5 GiB."""
+    return f"{size / 2**30:.1f} GiB" if abs(size) >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
 def available_host_memory() -> int:

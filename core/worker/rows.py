@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from core.types import Limits, StepPlan
+    from collections.abc import Sequence
+
+    from core.types import Admission, Limits, StepPlan
     from core.worker.staging import Staging
 
 OVERRUN = 8  # columns past the longest request, for tokens sampled before its end was noticed
@@ -18,7 +20,8 @@ class RequestRows:
     """One row per running request, for its whole stay; a plan brings only what is new.
 
     Sampled ids are written into `history` on the device, so the next step finds them there and
-    the host never has to know them first.
+    the host never has to know them first. The last row, `nobody`, is no request's: the padding of
+    captured steps reads and writes it.
     """
 
     def __init__(self, limits: Limits, staging: Staging) -> None:
@@ -26,17 +29,21 @@ class RequestRows:
         pages = -(-length // limits.page_size)
         self.staging = staging
         self.page_size = limits.page_size
-        rows, device = limits.max_num_seqs, staging.device
-        self.history = torch.zeros(rows, length, dtype=torch.int32, device=device)  # [R, length]
-        self.page_table = torch.zeros(rows, pages, dtype=torch.int32, device=device)  # [R, pages]
+        self.nobody = limits.max_num_seqs
+        size: Any = {"dtype": torch.int32, "device": staging.device}
+        self.history = torch.zeros(self.nobody + 1, length, **size)  # [R + 1, length]
+        self.page_table = torch.zeros(self.nobody + 1, pages, **size)  # [R + 1, pages]
 
-    def apply(self, plan: StepPlan) -> None:
-        """Take in the news of a plan: tokens of admitted requests, pages appended to tables."""
-        if plan.admitted:
-            lengths = np.array([len(a.tokens) for a in plan.admitted], np.int32)
-            owners = np.repeat(np.array([a.row for a in plan.admitted], np.int32), lengths)
-            tokens = np.concatenate([a.tokens for a in plan.admitted]).astype(np.int32, copy=False)
+    def admit(self, admitted: Sequence[Admission]) -> None:
+        """Take in the tokens of admitted requests."""
+        if admitted:
+            lengths = np.array([len(a.tokens) for a in admitted], np.int32)
+            owners = np.repeat(np.array([a.row for a in admitted], np.int32), lengths)
+            tokens = np.concatenate([a.tokens for a in admitted]).astype(np.int32, copy=False)
             self._write(self.history, owners, _within(lengths), tokens)
+
+    def append(self, plan: StepPlan) -> None:
+        """Take in the pages that a plan appends to tables."""
         if len(plan.pages):
             owners = np.repeat(plan.rows, plan.page_counts)
             columns = np.repeat(plan.page_starts, plan.page_counts) + _within(plan.page_counts)

@@ -2,57 +2,87 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from core.types import Ints
+LEAST = 1 << 14  # bytes of a buffer
+ALIGNED = 8  # bytes; every array begins at a multiple
 
-BUFFERS = 4  # more than the steps in flight, so a buffer is never overwritten while it is copied
+
+class Buffer(NamedTuple):
+    """Pinned memory, and the event behind the last copy from it."""
+
+    memory: Tensor  # [bytes] uint8
+    copied: torch.cuda.Event
 
 
 class Staging:
-    """int32 arrays in, int32 tensors on the device out."""
+    """Arrays in, tensors of the same types on the device out.
+
+    On CUDA all arrays of a call travel in one copy from pinned memory: a copy from pageable memory
+    would wait for the step that is running. Buffers are used again once their copy is over. While
+    it is not, because steps are still queued before it, there is another buffer: no call waits.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._pinned: list[Tensor] = []
-        self._copied: list[torch.cuda.Event | None] = [None] * BUFFERS
-        self._turn = 0
+        self._buffers: deque[Buffer] = deque()  # the one that was used longest ago comes first
 
-    def send(self, *arrays: Ints) -> Sequence[Tensor]:
-        """Each array on the device. On the CPU they are shared, not copied: do not write to them.
-
-        On CUDA all arrays travel in one copy from pinned memory: a copy from pageable memory would
-        wait for the step that is running.
-        """
+    def send(self, *arrays: NDArray[Any]) -> Sequence[Tensor]:
+        """Each array on the device. On the CPU they are shared, not copied: write to none."""
         if self.device.type == "cpu":
             return [torch.from_numpy(array) for array in arrays]
-        sizes = [array.size for array in arrays]
-        buffer = self._buffer(sum(sizes))
-        host = buffer[: sum(sizes)]
-        np.concatenate([array.reshape(-1) for array in arrays], out=host.numpy())
-        sent = host.to(self.device, non_blocking=True)
-        event = torch.cuda.Event()
-        event.record()
-        self._copied[self._turn] = event
+        starts, size = [], 0
+        for array in arrays:
+            starts.append(size)
+            size += -(-array.nbytes // ALIGNED) * ALIGNED
+        buffer = self._free(size)
+        host = buffer.memory.numpy()
+        for start, array in zip(starts, arrays, strict=True):
+            part = host[start : start + array.nbytes].view(array.dtype)
+            np.copyto(part.reshape(array.shape), array)
+        sent = buffer.memory[:size].to(self.device, non_blocking=True)
+        self._used(buffer)
         return [
-            part.view(array.shape) for part, array in zip(sent.split(sizes), arrays, strict=True)
+            sent[start : start + array.nbytes].view(_torch_type(array.dtype)).view(array.shape)
+            for start, array in zip(starts, arrays, strict=True)
         ]
 
-    def _buffer(self, size: int) -> Tensor:
-        self._turn = (self._turn + 1) % BUFFERS
-        if not self._pinned or self._pinned[0].numel() < size:
-            self._copied = [None] * BUFFERS
-            room = max(size, 4096) * 2
-            self._pinned = [
-                torch.empty(room, dtype=torch.int32, pin_memory=True) for _ in range(BUFFERS)
-            ]
-        if (event := self._copied[self._turn]) is not None:
-            event.synchronize()
-        return self._pinned[self._turn]
+    def load(self, target: Tensor, array: NDArray[Any]) -> None:
+        """Overwrite a tensor on the device with an array of its type and shape."""
+        assert target.dtype == _torch_type(array.dtype)
+        if self.device.type == "cpu":
+            target.copy_(torch.from_numpy(array))
+            return
+        buffer = self._free(array.nbytes)
+        host = buffer.memory[: array.nbytes].view(target.dtype).view(target.shape)
+        np.copyto(host.numpy(), array)
+        target.copy_(host, non_blocking=True)
+        self._used(buffer)
+
+    def _free(self, size: int) -> Buffer:
+        """A buffer of `size` bytes that no copy reads any more."""
+        if self._buffers and self._buffers[0].copied.query():
+            buffer = self._buffers.popleft()
+            if buffer.memory.numel() >= size:
+                return buffer
+        room = max(LEAST, 1 << (size - 1).bit_length())
+        return Buffer(torch.empty(room, dtype=torch.uint8, pin_memory=True), torch.cuda.Event())
+
+    def _used(self, buffer: Buffer) -> None:
+        buffer.copied.record()
+        self._buffers.append(buffer)
+
+
+@lru_cache
+def _torch_type(dtype: np.dtype[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype

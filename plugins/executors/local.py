@@ -111,6 +111,8 @@ class Local(Executor):
         if self._threads_before is not None:
             torch.set_num_threads(self._threads_before)
             self._threads_before = None
+        if getattr(self, "_worker", None) is not None:
+            self._worker.close()  # after the ranks: they wait for none of it
         if getattr(self, "_comm", None) is not None:
             self._comm.close()
         self._worker = self._comm = None  # type: ignore[assignment]

@@ -69,6 +69,7 @@ def _serve(connection: Connection, rank: int) -> None:
         assert expected is None or plan.number == expected, (plan.number, expected)
         expected = plan.number + 1
         worker.launch(plan)
+    worker.close()
     comm.close()
 
 

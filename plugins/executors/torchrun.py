@@ -70,6 +70,7 @@ class Torchrun(Executor):
     def _follow(self) -> None:
         while data := self._comm.broadcast_object(None):
             self._worker.launch(decode(data))
+        self._worker.close()
         self._comm.close()
         sys.exit(0)
 
@@ -88,6 +89,8 @@ class Torchrun(Executor):
             return
         with suppress(RuntimeError):  # a rank that is gone needs no farewell
             comm.broadcast_object(b"")
+        if (worker := getattr(self, "_worker", None)) is not None:
+            worker.close()
         comm.close()
 
 

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 @hookimpl
 def register(registries: Registries) -> None:
-    registries.runners.register(
+    runners = registries.runners
+    runners.register(
         "eager", "plugins.runners.eager:Eager", summary="runs each operation as it comes"
+    )
+    runners.register(
+        "cuda_graph",
+        "plugins.runners.cuda_graph.runner:CudaGraph",
+        summary="a decode step is one CUDA graph; other steps run eagerly",
     )

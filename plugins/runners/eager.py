@@ -17,7 +17,4 @@ class Eager(Runner):
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
-        hidden = self.step.forward(batch)
-        if len(batch.sample_index) == 0:  # chunks of prompts, none of which ends here
-            return hidden, Sampled(ids=batch.sample_index)
-        return hidden, self.step.sample(self.step.logits(hidden, batch), batch)
+        return self.step.run(batch)

@@ -1,0 +1,77 @@
+"""Log probabilities of prompts, for the requests that ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from core.sampling.deferred import Deferred
+from core.sampling.logprobs import Scores, listed, prompt_scores
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from core.types import Admission, Ints, StepPlan, TokenLogprobs
+    from core.worker.staging import Staging
+
+    Listed = list[TokenLogprobs]
+
+
+class PromptLogprobs:
+    """Knows which rows want them, and makes them of the hidden states of a step."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._wanted: dict[int, tuple[int, Ints]] = {}  # by row: how many of the best; the prompt
+
+    def admit(self, admissions: Sequence[Admission]) -> None:
+        for admission in admissions:
+            if admission.params.prompt_logprobs is not None:
+                prompt = admission.tokens[: admission.prompt_length]
+                self._wanted[admission.row] = (admission.params.prompt_logprobs, prompt)
+
+    def release(self, rows: Ints) -> None:
+        if self._wanted:
+            for row in rows.tolist():
+                self._wanted.pop(row, None)
+
+    def of_step(
+        self, plan: StepPlan, hidden: Tensor, to_logits: Callable[[Tensor], Tensor]
+    ) -> Mapping[int, Listed]:
+        """By b, for the prompt tokens that follow the tokens of this step; hidden [T, hidden].
+
+        On CUDA they are on their way to the host when this returns.
+        """
+        if not self._wanted:
+            return {}
+        tensors: list[Tensor] = []
+        places: list[tuple[int, int]] = []  # b, and how many of the best
+        ends = np.cumsum(plan.counts)
+        for b, row in enumerate(plan.rows.tolist()):
+            if row not in self._wanted:
+                continue
+            count, prompt = self._wanted[row]
+            start, size = int(plan.starts[b]), int(plan.counts[b])
+            targets = prompt[start + 1 : start + size + 1]
+            if len(targets):
+                first = int(ends[b]) - size
+                (tokens,) = self._staging.send(targets.astype(np.int64))
+                logits = to_logits(hidden[first : first + len(targets)])
+                tensors += [tokens, *prompt_scores(logits, tokens, count)]
+                places.append((b, count))
+        if not places:
+            return {}
+
+        def make(host: list[Tensor]) -> dict[int, Listed]:
+            size = 1 + len(Scores._fields)
+            found = {}
+            for i, (b, count) in enumerate(places):
+                tokens, *columns = host[i * size : (i + 1) * size]
+                found[b] = listed(tokens, Scores(*columns), [count] * len(tokens))
+            return found
+
+        return Deferred(tensors, make)

@@ -1,0 +1,115 @@
+"""Decode steps at fixed addresses: one set of tensors, of which every size uses the first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from core.sampling.static_rows import StaticRows
+from core.types import AttentionMetadata, Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core.interfaces import AttentionBackend, Step
+    from core.sampling.rows import SamplingTable
+    from core.types import Decodes, Limits
+
+
+class CapturedRows(StaticRows):
+    """Rows that keep what the sampler drew: what records it, looks at the logits first."""
+
+    drawn: Tensor  # [S] ids
+
+    def __init__(self, table: SamplingTable, size: int) -> None:
+        super().__init__(table, size)
+        self.drawn = self.index
+
+    def record(self, ids: Tensor) -> None:
+        self.drawn = ids
+
+
+class Buffers:
+    """What all sizes share. Memory is taken once, for `most` requests."""
+
+    def __init__(self, step: Step, limits: Limits, most: int) -> None:
+        tables = step.rows
+        device, pages = tables.history.device, tables.page_table.shape[1]
+        self.step, self.limits = step, limits
+        self.news = torch.zeros(3 * most, dtype=torch.int32, device=device)
+        self.ids = torch.zeros(most, dtype=torch.int32, device=device)
+        self.tokens, self.positions, self.slots = (
+            torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
+        )
+        self.context_len = torch.zeros(most, dtype=torch.int32, device=device)
+        self.page_table = torch.zeros(most, pages, dtype=torch.int32, device=device)
+        self.query_start = torch.arange(most + 1, dtype=torch.int32, device=device)
+        self.every = torch.arange(most, dtype=torch.int64, device=device)
+
+
+class StaticBatch:
+    """A step of `size` requests. `load` brings one from the host; all else is the device's work."""
+
+    def __init__(self, buffers: Buffers, size: int) -> None:
+        b, step, longest = buffers, buffers.step, buffers.limits.max_length
+        self.tables, self.size = step.rows, size
+        self.vocab_size = buffers.limits.vocab_size
+        self.news = b.news[: 3 * size].view(3, size)  # rows, context lengths, new pages or -1
+        self.ids = b.ids[:size]  # [size] what came of the step; -1: no token
+        self.rows = CapturedRows(step.sampling, size)
+        self.meta = AttentionMetadata(
+            query_start=b.query_start[: size + 1],
+            context_len=b.context_len[:size],
+            page_table=b.page_table[:size],
+            slots=b.slots[:size],
+            max_query=1,
+            max_context=longest,
+            decodes=size,
+            query_lens=[1] * size,
+            context_lens=[longest] * size,
+        )
+        self.batch = Batch(
+            tokens=b.tokens[:size],
+            positions=b.positions[:size],
+            attention=self.meta,
+            sample_index=b.every[:size],
+            rows=self.rows,
+        )
+        self.private: dict[AttentionBackend, Any] = {}
+        for backend in step.backends:
+            state = backend.static(buffers.limits, size)
+            if state is not None:
+                self.private[backend] = state
+        self._padding = np.array([[self.tables.nobody], [0], [-1]], np.int32)
+        self._host = np.tile(self._padding, size)  # [3, size]
+
+    def load(self, decodes: Decodes | None) -> None:
+        """Take in a step, in one copy that nobody waits for. None: nothing but padding."""
+        host, count = self._host, 0
+        if decodes is not None:
+            count = len(decodes.rows)
+            host[0, :count] = decodes.rows
+            host[1, :count] = decodes.context_lens
+            host[2, :count] = decodes.pages
+        host[:, count:] = self._padding
+        self.tables.staging.load(self.news, host)
+
+    def plan(self, backends: Sequence[AttentionBackend]) -> None:
+        """What backends do once a step, of those that have no state of their own."""
+        self.meta.private = dict(self.private) or None
+        for backend in backends:
+            if backend not in self.private:
+                backend.plan(self.meta)
+
+    def refresh(self, decodes: Decodes) -> None:
+        """Bring the backends' own state up to date, when the tensors already are."""
+        meta, count = self.meta, len(decodes.rows)
+        meta.decodes = count
+        meta.query_lens = [1] * count
+        meta.context_lens = decodes.context_lens.tolist()
+        meta.max_context = max(meta.context_lens)
+        for backend, state in self.private.items():
+            backend.refresh(state, meta)

@@ -1,0 +1,94 @@
+"""Work on the device, captured once and replayed: what this project needs of CUDA's graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Work = Callable[[], Tensor | None]
+
+
+class Captured:
+    """One graph. What the work returned lies at `result` after each replay, until the next one."""
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor | None) -> None:
+        self._graph, self.result = graph, result
+
+    def replay(self) -> None:
+        """Start the work on the current stream."""
+        self._graph.replay()
+
+
+class Capturing:
+    """Captures work on one stream into one pool of memory, which all graphs share.
+
+    Graphs that share a pool must not run at the same time, and overwrite each other's results. The
+    first should be the largest: what it has freed is where the others find their memory. cuBLAS
+    keeps a workspace for each stream, whose address is in the graphs: so there is one stream.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool: Any = torch.cuda.graph_pool_handle()
+
+    @torch.inference_mode()
+    def capture(self, work: Work) -> Captured:
+        """Run `work` once, for all that is made on first use, and once more to capture it."""
+        current = torch.cuda.current_stream(self.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            work()
+            self._stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            # other threads may go on using the device
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = work()
+            except BaseException:
+                with suppress(RuntimeError):  # the first error says more than "capture failed"
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        current.wait_stream(self._stream)
+        return Captured(graph, None if result is None else _without_owning(result))
+
+    def used(self) -> int:
+        """Bytes in use on the device, by anyone, without what torch holds in reserve."""
+        self.tidy()
+        free, total = torch.cuda.mem_get_info(self.device)
+        return total - free
+
+    def tidy(self) -> None:
+        """Give back the memory that first runs have left behind on this stream."""
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+
+
+def capturing_on(device: torch.device) -> Capturing | None:
+    """None where nothing can be captured."""
+    return Capturing(device) if device.type == "cuda" else None
+
+
+class _Address:
+    """A tensor's memory as other libraries describe theirs; does not keep it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        size = tensor.element_size()
+        self.__cuda_array_interface__ = {
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * size for stride in tensor.stride()),
+            "typestr": f"<i{size}",
+            "version": 3,
+        }
+
+
+def _without_owning(tensor: Tensor) -> Tensor:
+    """The same memory, so that the pool may give it to the next graph that is captured."""
+    whole = torch.as_tensor(_Address(tensor), device=tensor.device)
+    return whole.view(tensor.dtype)

@@ -1,0 +1,49 @@
+"""The first and the last thing that a captured step does, in plain torch: the twin of `kernels`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plugins.runners.cuda_graph.buffers import StaticBatch
+
+
+def begin(static: StaticBatch) -> None:
+    """Make all tensors of a step of its rows, context lengths and new pages.
+
+    A row's token is the last that its history knows, sampled by the step before or not. Padding
+    (context 0) gets position 0 and slot -1.
+    """
+    tables, batch, meta = static.tables, static.batch, static.meta
+    rows, lengths, pages = static.news.long().unbind()  # [S] each
+    static.rows.index.copy_(rows)
+    static.rows.positions.copy_(lengths)  # where the sampled token goes
+    meta.context_len.copy_(lengths)
+    positions = (lengths - 1).clamp_(min=0)
+    block = torch.div(positions, tables.page_size, rounding_mode="floor")
+    page = torch.where(pages >= 0, pages, tables.page_table[rows, block])
+    tables.page_table[rows, block] = page.int()
+    torch.index_select(tables.page_table, 0, rows, out=meta.page_table)
+    batch.tokens.copy_(tables.history[rows, positions])
+    batch.positions.copy_(positions)
+    slots = page * tables.page_size + positions % tables.page_size
+    meta.slots.copy_(torch.where(lengths > 0, slots, -1))
+
+
+def finish(static: StaticBatch, logits: Tensor) -> None:
+    """Write the drawn ids [S] into the rows' histories, and into `ids` for the host.
+
+    A row whose drawn token has no finite logit in logits [S, V] gets -1 there, and 0 as its token.
+    """
+    drawn = static.rows.drawn
+    good = drawn >= 0
+    if logits.shape[1] == static.vocab_size:  # else it is a part of the vocabulary
+        value = logits.gather(1, drawn.long().clamp(min=0)[:, None])[:, 0]
+        good &= value.isfinite()
+    static.ids.copy_(torch.where(good, drawn, -1))
+    kept = torch.where(good, drawn, 0).int()
+    static.tables.history[static.rows.index, static.rows.positions] = kept

@@ -1,0 +1,127 @@
+"""The first and the last thing that a captured step does, in one small launch each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plugins.runners.cuda_graph.buffers import StaticBatch
+
+BLOCK = 1024  # entries of a page table that are copied at a time
+
+
+def begin(static: StaticBatch) -> None:
+    """See `ends.begin`. Of the page tables only what a context reaches is copied."""
+    tables, batch, meta = static.tables, static.batch, static.meta
+    _begin[(static.size,)](
+        static.news,
+        static.size,
+        tables.history,
+        tables.history.stride(0),
+        tables.page_table,
+        tables.page_table.stride(0),
+        tables.page_size,
+        static.rows.index,
+        static.rows.positions,
+        batch.tokens,
+        batch.positions,
+        meta.context_len,
+        meta.slots,
+        meta.page_table,
+        meta.page_table.stride(0),
+        BLOCK=min(BLOCK, triton.next_power_of_2(tables.page_table.shape[1])),
+        num_warps=4,
+    )
+
+
+def finish(static: StaticBatch, logits: Tensor) -> None:
+    """See `ends.finish`."""
+    history = static.tables.history
+    _finish[(static.size,)](
+        static.rows.drawn,
+        logits,
+        logits.stride(0),
+        history,
+        history.stride(0),
+        static.rows.index,
+        static.rows.positions,
+        static.ids,
+        WHOLE=logits.shape[1] == static.vocab_size,
+        num_warps=1,
+    )
+
+
+@triton.jit(do_not_specialize=["size", "page_size"])
+def _begin(
+    news,
+    size,
+    history,
+    history_stride,
+    table,
+    table_stride,
+    page_size,
+    index,
+    ends,
+    tokens,
+    positions,
+    context_len,
+    slots,
+    own_table,
+    own_stride,
+    BLOCK: tl.constexpr,
+):
+    """One program a request."""
+    s = tl.program_id(0)
+    row = tl.load(news + s).to(tl.int64)
+    length = tl.load(news + size + s)
+    page = tl.load(news + 2 * size + s)
+    position = tl.maximum(length - 1, 0)
+    block = position // page_size
+    entry = table + row * table_stride + block
+    if page >= 0:
+        tl.store(entry, page)
+    else:
+        page = tl.load(entry)
+    slot = page.to(tl.int64) * page_size + position % page_size
+    tl.store(index + s, row)
+    tl.store(ends + s, length.to(tl.int64))
+    tl.store(context_len + s, length)
+    tl.store(positions + s, position.to(tl.int64))
+    tl.store(slots + s, tl.where(length > 0, slot, -1))
+    tl.store(tokens + s, tl.load(history + row * history_stride + position).to(tl.int64))
+    for start in range(0, block + 1, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        used = at <= block
+        pages = tl.load(table + row * table_stride + at, mask=used, other=0)
+        # what was stored above may not be seen by other threads yet
+        pages = tl.where(at == block, page, pages)
+        tl.store(own_table + s.to(tl.int64) * own_stride + at, pages, mask=used)
+
+
+@triton.jit
+def _finish(
+    drawn,
+    logits,
+    logits_stride,
+    history,
+    history_stride,
+    index,
+    ends,
+    ids,
+    WHOLE: tl.constexpr,
+):
+    """One program a request."""
+    s = tl.program_id(0)
+    token = tl.load(drawn + s).to(tl.int64)
+    good = token >= 0
+    if WHOLE:
+        value = tl.load(logits + s.to(tl.int64) * logits_stride + tl.maximum(token, 0))
+        good = good & (tl.abs(value.to(tl.float32)) < float("inf"))  # false for NaN
+    tl.store(ids + s, tl.where(good, token, -1).to(tl.int32))
+    place = tl.load(index + s) * history_stride + tl.load(ends + s)
+    tl.store(history + place, tl.where(good, token, 0).to(tl.int32))

@@ -1,0 +1,151 @@
+"""The runner that replays a graph when every request decodes, and runs other steps eagerly."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from core.errors import UserError
+from core.interfaces import Runner, Sampled
+from core.settings.ranges import parse_bytes
+from plugins.runners.cuda_graph.capture import capturing_on
+from plugins.runners.cuda_graph.graphs import Graphs
+from plugins.runners.cuda_graph.sizes import standard
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core.interfaces import Step
+    from core.types import Batch, Decodes, Limits
+
+log = logging.getLogger("plait")
+
+
+class CudaGraph(Runner):
+    """Captures embedding, layers, head, sampler, and the way of the ids back into the history.
+
+    A step costs the host one copy and one replay. What is missing to a captured size is padding:
+    context 0, slot -1, and a row of the tables that is nobody's. Rows that ask for more than a
+    temperature are sampled again, eagerly, from the logits that the graph leaves.
+    """
+
+    @dataclass
+    class Options:
+        sizes: list[int] = field(
+            default_factory=list,
+            metadata={
+                "help": "batch sizes to capture; a smaller batch is padded. Empty: 1, 2, 4, steps "
+                "of 8 to 256 and of 16 above. The largest possible batch is always one of them"
+            },
+        )
+        capture: Literal["start", "lazy"] = field(
+            default="start",
+            metadata={
+                "help": "when: all at the start, or each when it is first met (the largest at "
+                "the start in any case)"
+            },
+        )
+        memory: str | None = field(
+            default=None,
+            metadata={
+                "help": "most device memory for graphs, such as 1GiB: sizes are left out, more of "
+                "the large ones, to keep within it; null: no limit"
+            },
+        )
+
+        def __post_init__(self) -> None:
+            if wrong := [size for size in self.sizes if size < 1]:
+                raise ValueError(f"runner.sizes holds {wrong[0]}. Give sizes of 1 or more.")
+            if self.memory is not None:
+                parse_bytes(self.memory)
+
+    options: Options
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._graphs: Graphs | None = None
+
+    def prepare(self, step: Step, limits: Limits) -> None:
+        graphs = self._begin(step, limits)
+        self.step = step
+        if graphs is None:
+            return
+        began = time.monotonic()
+        if self.options.memory is not None:
+            self._keep_within(self.options.memory, graphs)
+        if self.options.capture == "start":
+            graphs.capture_all()
+        else:
+            graphs.capture(graphs.sizes[-1])
+        self._graphs, self.most_decodes = graphs, graphs.sizes[-1]
+        log.info(
+            "captured steps of %d sizes, up to %d requests, in %.1f s",
+            len(graphs),
+            self.most_decodes,
+            time.monotonic() - began,
+        )
+
+    def reserve(self, step: Step, limits: Limits) -> int:
+        """Measured: the largest graph, and the next one for each of the others."""
+        graphs = self._begin(step, limits)
+        if graphs is None:
+            return 0
+        first, each = graphs.measure()
+        needed = first + each * (len(graphs.sizes) - 1)
+        return (
+            needed if self.options.memory is None else min(needed, parse_bytes(self.options.memory))
+        )
+
+    def _begin(self, step: Step, limits: Limits) -> Graphs | None:
+        """None where nothing can be captured, which is logged."""
+        self.close()
+        device = step.rows.history.device
+        capturing = capturing_on(device)
+        rigid = {type(b).__name__ for b in step.backends if not b.graphable}
+        if capturing is None:
+            log.info("runner cuda_graph: no graphs on %s; every step runs eagerly", device)
+        elif rigid:
+            log.warning(
+                "runner cuda_graph: the attention backend %s cannot be captured; every step runs "
+                "eagerly",
+                ", ".join(rigid),
+            )
+        if capturing is None or rigid:
+            return None
+        most = min(limits.max_num_seqs, limits.max_num_batched_tokens)
+        sizes = standard(most)
+        if self.options.sizes:
+            sizes = sorted({size for size in self.options.sizes if size < most} | {most})
+        return Graphs(step, limits, sizes, capturing)
+
+    def _keep_within(self, memory: str, graphs: Graphs) -> None:
+        first, each = graphs.measure()
+        fit = 1 + (parse_bytes(memory) - first) // max(each, 1)
+        # all ranks must replay the same size, whatever each of them has measured
+        fit = graphs.step.comm.broadcast_object(fit)
+        if fit < 1:
+            raise UserError(
+                f"runner.memory is {memory}, and the largest graph takes {first / 2**20:.0f} MiB. "
+                "Raise it, lower scheduler.max_num_seqs, or say runner=eager."
+            )
+        graphs.thin_out(fit)
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
+        return self.step.run(batch)
+
+    @torch.inference_mode()
+    def decode(self, decodes: Decodes) -> Sampled:
+        assert self._graphs is not None
+        graph, count = self._graphs.replay(decodes), len(decodes.rows)
+        if self._graphs.samples and decodes.sampled.plain:
+            return Sampled(graph.static.ids[:count])
+        batch = replace(graph.static.batch, rows=decodes.sampled)
+        return self.step.sample(graph.logits[:count], batch)
+
+    def close(self) -> None:
+        self._graphs, self.most_decodes = None, 0
