@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from core.sampling import columns, noise
+from core.sampling.kernels import SamplingKernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,16 +42,19 @@ class SamplingTable:
         device: torch.device | str,
         history: Tensor | None = None,
         staging: Staging | None = None,
+        kernels: object = None,
     ) -> None:
         """`history` [R, > max_length] int32 holds every known token of each row, on the device.
 
         The caller writes the tokens of admitted requests there, `SampleRows.record` the sampled.
         `staging` takes arrays to the device; with None each call pins memory of its own.
+        `kernels`: a kernel set, which draws if it is a `SamplingKernels`.
         """
         self.vocab_size, self.device = vocab_size, torch.device(device)
         if history is None:
             history = torch.zeros(max_rows, max_length + 1, dtype=torch.int32, device=device)
         self.history, self._staging = history, staging
+        self.kernels = kernels if isinstance(kernels, SamplingKernels) else None
         width = len(columns.COLUMN)
         self.columns = torch.zeros(max_rows, width, dtype=torch.int32, device=device)  # [R, C]
         self.needs = np.zeros(max_rows, np.int64)  # [R] bits of core.sampling.columns
@@ -283,6 +287,10 @@ class SampleRows:
         logits [S, V] of any float dtype; floor [S]: logits below it are not drawn. Ties go to the
         lowest id. The same request, position and logits always give the same token.
         """
+        if (kernels := self.table.kernels) is not None:
+            return kernels.draw(logits, self.table.columns, self.index, self.positions, floor)
+        if self.all_greedy:
+            return noise.argmax(logits)
         return noise.draw(logits, self.temperature, self.keys, floor)
 
     def record(self, ids: Tensor) -> None:

@@ -182,6 +182,7 @@ class Worker(Step):
             self.device,
             history=self.rows.history,
             staging=staging,
+            kernels=self.kernels,
         )
         self.sampler: Sampler = registry.samplers.get(self.config.sampler.use)(
             self.config.sampler.options, limits
@@ -232,7 +233,7 @@ class Worker(Step):
                 # every token is the last that is known: no prompt token follows one
                 return Launched(plan, self.runner.decode(decodes), {}, self._landings)
         self.rows.append(plan)
-        batch = batching.build(plan, self.rows, self.sampling)
+        batch = batching.build(plan, self.rows, self.sampling, self.kernels)
         for backend in self.backends:
             backend.plan(batch.attention)
         hidden, sampled = self.run(batch) if eager else self.runner.run(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -10,6 +10,8 @@ import torch
 from core.types import AttentionMetadata, Batch, Decodes
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from core.sampling.rows import SamplingTable
     from core.types import StepPlan
     from core.worker.rows import RequestRows
@@ -33,11 +35,63 @@ def decodes(plan: StepPlan, page_size: int, sampling: SamplingTable) -> Decodes 
     return Decodes(plan.rows, ends, pages, sampling.select(plan.rows, ends))
 
 
-def build(plan: StepPlan, state: RequestRows, sampling: SamplingTable) -> Batch:
+@runtime_checkable
+class InputKernels(Protocol):
+    """What a kernel set may offer, beside `core.interfaces.Kernels`, for a step's tensors."""
+
+    def derive(
+        self,
+        rows: Tensor,
+        starts: Tensor,
+        query_start: Tensor,
+        history: Tensor,
+        page_table: Tensor,
+        page_size: int,
+        total: int,
+        longest: int,
+        width: int,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What `derive` below gives, without waiting for the device."""
+
+
+def derive(
+    rows: Tensor,
+    starts: Tensor,
+    query_start: Tensor,
+    history: Tensor,
+    page_table: Tensor,
+    page_size: int,
+    total: int,
+    longest: int,
+    width: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Tokens, positions, slots [total] int64 and page tables [B, width] int32 of a step.
+
+    rows, starts [B], query_start [B + 1]: int32 columns of its plan; history and page_table: those
+    of the rows. Of its `total` tokens no request has more than `longest`, and none has more than
+    `width` pages; what is past a request's last page may be anything.
+    """
+    if longest == 1:
+        owners, positions = rows, starts.long()
+    else:
+        counts = query_start[1:] - query_start[:-1]
+        of = torch.repeat_interleave(counts, output_size=total)  # [T] which request a token is of
+        owners = rows[of]
+        positions = torch.arange(total, device=rows.device) - (query_start[:-1] - starts)[of]
+    block = torch.div(positions, page_size, rounding_mode="floor")
+    pages = page_table[owners, block].long()
+    tokens = history[owners, positions].long()
+    slots = pages * page_size + (positions - block * page_size)
+    return tokens, positions, slots, page_table[:, :width].index_select(0, rows)
+
+
+def build(
+    plan: StepPlan, state: RequestRows, sampling: SamplingTable, kernels: object = None
+) -> Batch:
     """The batch of a plan whose news `state` and `sampling` have taken in.
 
     Only five short columns travel to the device; tokens, positions and slots are derived there
-    from the rows' own state.
+    from the rows' own state, by the kernel set if it is one of `InputKernels`.
     """
     counts, size = plan.counts, len(plan.rows)
     ends = plan.starts + counts
@@ -51,34 +105,35 @@ def build(plan: StepPlan, state: RequestRows, sampling: SamplingTable) -> Batch:
         sampled_rows, sampled_ends = plan.rows[sampled], ends[sampled]
         last = query_start[1:][sampled] - 1
 
-    rows, starts, lengths, starts_at, context_len, sample_index = state.staging.send(
-        plan.rows, plan.starts, counts, query_start, ends, last
+    rows, starts, starts_at, context_len, sample_index = state.staging.send(
+        plan.rows, plan.starts, query_start, ends, last
     )
-    if total == size:
-        owners, positions = rows, starts.long()
-    else:
-        of = torch.repeat_interleave(lengths, output_size=total)  # [T] which request a token is of
-        owners = rows[of]
-        positions = torch.arange(total, device=rows.device) - (starts_at[:-1] - starts)[of]
-
-    page = state.page_size
-    block = torch.div(positions, page, rounding_mode="floor")
-    pages = state.page_table[owners, block].long()
-    longest = int(ends.max())
-    width = -(-longest // page)
-    one_token = counts == 1
-    decodes = size if total == size else int(np.argmin(one_token))
+    longest, page = int(counts.max()), state.page_size
+    max_context = int(ends.max())
+    tokens, positions, slots, page_table = (
+        kernels.derive if isinstance(kernels, InputKernels) else derive
+    )(
+        rows,
+        starts,
+        starts_at,
+        state.history,
+        state.page_table,
+        page,
+        total,
+        longest,
+        -(-max_context // page),
+    )
     return Batch(
-        tokens=state.history[owners, positions].long(),
+        tokens=tokens,
         positions=positions,
         attention=AttentionMetadata(
             query_start=starts_at,
             context_len=context_len,
-            page_table=state.page_table[:, :width].index_select(0, rows),
-            slots=pages * page + (positions - block * page),
-            max_query=int(counts.max()),
-            max_context=longest,
-            decodes=decodes,
+            page_table=page_table,
+            slots=slots,
+            max_query=longest,
+            max_context=max_context,
+            decodes=size if total == size else int(np.argmin(counts == 1)),
             query_lens=counts.tolist(),
             context_lens=ends.tolist(),
         ),

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from core.interfaces import LogitsProcessor, Sampled, Sampler
-from core.sampling import columns, logprobs, noise
+from core.sampling import columns, logprobs
 from core.sampling.deferred import Deferred
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.chain import Chain
@@ -66,10 +66,10 @@ class DefaultSampler(Sampler):
 
     def __call__(self, logits: Tensor, rows: SampleRows) -> Sampled:
         """logits [S, V] of any float dtype, left as they are."""
+        if logits.is_cuda and torch.cuda.is_current_stream_capturing():
+            return Sampled(rows.draw(logits))  # rows that are captured are plain
         blamed: dict[int, str] = {}
         ids, value = self._sample(logits, rows, blamed)
-        if logits.is_cuda and torch.cuda.is_current_stream_capturing():
-            return Sampled(ids)
         if blamed:
             lost = [s for s, row in enumerate(rows.rows.tolist()) if row in blamed]
             value[torch.tensor(lost, device=value.device)] = math.nan
@@ -116,16 +116,17 @@ class DefaultSampler(Sampler):
 
 def _choose(logits: Tensor, rows: SampleRows) -> tuple[Tensor, Tensor]:
     """Ids [N], and the logits of those, which are finite where the row has a possible token."""
-    if rows.all_greedy:
-        ids = noise.argmax(logits)
-    else:
-        floor = None
-        if rows.needs & columns.TRUNCATION:
-            part = rows.needing(columns.TRUNCATION)
-            floor = torch.full((len(rows),), -math.inf, device=logits.device)
-            floor = part.put(floor, floors(part.take(logits).float(), part))
-        ids = rows.draw(logits, floor)
+    ids = rows.draw(logits, _floor(logits, rows) if rows.needs & columns.TRUNCATION else None)
     return ids, logits.gather(1, ids[:, None])[:, 0].float()
+
+
+def _floor(logits: Tensor, rows: SampleRows) -> Tensor:
+    """The smallest logit that each row may draw [N], float32."""
+    if (kernels := rows.table.kernels) is not None:
+        return kernels.floors(logits, rows.table.columns, rows.index)
+    part = rows.needing(columns.TRUNCATION)
+    floor = torch.full((len(rows),), -math.inf, device=logits.device)
+    return part.put(floor, floors(part.take(logits).float(), part))
 
 
 def _logprobs(

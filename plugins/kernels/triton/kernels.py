@@ -11,7 +11,7 @@ from torch import Tensor
 
 from core.interfaces import Kernels
 from core.types import KVLayer
-from plugins.kernels.triton import activation, launching, norms, rotary
+from plugins.kernels.triton import activation, draw, floors, inputs, launching, norms, rotary
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -55,6 +55,48 @@ class TritonKernels(Kernels):
         slots: Tensor,
     ) -> tuple[Tensor, Tensor]:
         return rotary.rope_store(q, k, v, norms, rope, positions, cache, slots, _pdl(q.device))
+
+    # core.sampling.kernels.SamplingKernels
+
+    def draw(
+        self,
+        logits: Tensor,
+        columns: Tensor,
+        index: Tensor,
+        positions: Tensor,
+        floor: Tensor | None,
+    ) -> Tensor:
+        return draw.best(logits, columns, index, positions, floor, _pdl(logits.device))[1]
+
+    def floors(self, logits: Tensor, columns: Tensor, index: Tensor) -> Tensor:
+        return floors.floors(logits, columns, index, _pdl(logits.device))
+
+    # core.worker.batching.InputKernels
+
+    def derive(
+        self,
+        rows: Tensor,
+        starts: Tensor,
+        query_start: Tensor,
+        history: Tensor,
+        page_table: Tensor,
+        page_size: int,
+        total: int,
+        longest: int,
+        width: int,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return inputs.derive(
+            rows,
+            starts,
+            query_start,
+            history,
+            page_table,
+            page_size,
+            total,
+            longest,
+            width,
+            _pdl(rows.device),
+        )
 
 
 _pdl = cache(launching.pdl)

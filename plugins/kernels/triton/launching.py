@@ -47,12 +47,13 @@ class Launcher:
     Triton's own call inspects every argument, which costs the host 7 to 16 us; a step without a
     graph has over a hundred launches. Here the first launch of a variant goes that way, and the
     others call what it compiled. The kernel's parameters are, in this order, tensors, numbers and
-    compile-time constants. Numbers must not be specialized (`do_not_specialize`), and tensors that
-    are not aligned always go Triton's way.
+    compile-time constants. Numbers must not be specialized (`do_not_specialize`). Tensors that are
+    not aligned go Triton's way each time, unless the kernel is not specialized on that either.
     """
 
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Any, *, aligned: bool = True) -> None:
+        """`aligned`: whether the kernel has variants for aligned tensors."""
+        self.kernel, self.aligned = kernel, aligned
         self._variants: dict[Hashable, Any] = {}
 
     def __call__(
@@ -68,11 +69,12 @@ class Launcher:
         """Launch on the current stream. The kernel's last constant, `launch_pdl`, gets `pdl`."""
         key = (tensors[0].get_device(), warps, pdl, constants, *map(_dtype, tensors))
         variant = self._variants.get(key)
-        if variant is not None and not _misaligned(tensors):
+        usual = not (self.aligned and _misaligned(tensors))
+        if variant is not None and usual:
             variant[grid](*tensors, *numbers, *constants, pdl)
             return
         made = self.kernel[grid](*tensors, *numbers, *constants, launch_pdl=pdl, num_warps=warps)
-        if made is not None and not _misaligned(tensors):  # the interpreter makes nothing
+        if made is not None and usual:  # the interpreter makes nothing
             self._variants[key] = made
 
 
