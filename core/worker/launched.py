@@ -63,8 +63,10 @@ class Launched(Pending):
         self._landings = landings
         self._landing: Landing | None = None
         self._output: StepOutput | None = None
-        self._ids = sampled.ids
-        if self._ids.device.type == "cuda":
+        # a runner may write the next step's ids into the same memory
+        if sampled.ids.device.type == "cpu":
+            self._ids = sampled.ids.clone()
+        else:
             landing = landings.take()
             # the memory is seen in the ids' own type, because casting would copy synchronously
             host = landing.ids.view(sampled.ids.dtype)[: len(sampled.ids)]
@@ -90,7 +92,7 @@ class Launched(Pending):
         if self._landing is not None:
             self._landing.copied.synchronize()
         plan, sampled = self._plan, self._sampled
-        ids = self._ids.numpy().astype(np.int32)  # a copy: the buffer serves another step next
+        ids = self._ids.numpy().astype(np.int32)  # a copy: the pinned memory is given back
         if self._landing is not None:
             self._landings.give_back(self._landing)
             self._landing = None

@@ -94,13 +94,15 @@ def _begin(
     tl.store(positions + s, position.to(tl.int64))
     tl.store(slots + s, tl.where(length > 0, slot, -1))
     tl.store(tokens + s, tl.load(history + row * history_stride + position).to(tl.int64))
-    for start in range(0, block + 1, BLOCK):
+    start = 0
+    while start <= block:
         at = start + tl.arange(0, BLOCK)
         used = at <= block
         pages = tl.load(table + row * table_stride + at, mask=used, other=0)
         # what was stored above may not be seen by other threads yet
         pages = tl.where(at == block, page, pages)
         tl.store(own_table + s.to(tl.int64) * own_stride + at, pages, mask=used)
+        start += BLOCK
 
 
 @triton.jit
