@@ -24,6 +24,21 @@ from plugins.attention.triton.tiles import (
     token_offsets,
 )
 
+# Pointers and numbers that differ between steps without making a difference to the code. Views into
+# one buffer lie anywhere, and Triton would compile again for those that are aligned.
+INDEXES = [
+    "table_ptr",
+    "context_ptr",
+    "position_ptr",
+    "slot_ptr",
+    "order_ptr",
+    "start_ptr",
+    "table_row",
+    "window",
+    "low",
+    "requests",
+]
+
 
 @triton.jit
 def walk(
@@ -60,27 +75,27 @@ def walk(
     return peak, total, acc
 
 
-@triton.jit(do_not_specialize=["window", "table_row"])
+@triton.jit(do_not_specialize=INDEXES)
 def decode(
     q_ptr,  # [T, H, D]
     k_ptr,  # [pages, page_size, KV, D]
     v_ptr,
-    table_ptr,  # [B, P]
-    context_ptr,  # [B]
-    order_ptr,  # [B] which request comes when, if ORDERED
     out_ptr,  # [T, H, D]
     parts_ptr,  # [groups, S, R, DP]
     peaks_ptr,  # [groups, S, R]
     totals_ptr,
     arrivals_ptr,  # [groups]
+    table_ptr,  # [B, P]
+    context_ptr,  # [B]
+    order_ptr,  # [B] which request comes when, if ORDERED
     scale,  # of the scores, times log2(e)
     window,
-    q_row,  # strides
-    q_head,
     table_row,
-    page_stride,
-    token_stride,
-    head_stride,
+    Q_ROW: tl.constexpr,  # strides
+    Q_HEAD: tl.constexpr,
+    PAGE_STRIDE: tl.constexpr,
+    TOKEN_STRIDE: tl.constexpr,
+    HEAD_STRIDE: tl.constexpr,
     GROUP: tl.constexpr,  # query heads of a key/value head
     BLOCKS: tl.constexpr,  # tiles that these are cut into
     ROWS: tl.constexpr,  # of such a tile
@@ -122,14 +137,14 @@ def decode(
     real = g < GROUP
     d = tl.arange(0, DP)
     q = tl.load(
-        q_ptr + b.to(tl.int64) * q_row + (head * GROUP + g)[:, None] * q_head + d[None, :],
+        q_ptr + b.to(tl.int64) * Q_ROW + (head * GROUP + g)[:, None] * Q_HEAD + d[None, :],
         mask=real[:, None] & (d < D)[None, :],
         other=0.0,
     ).to(KIND)
     peak, total, acc = walk(
         q,
-        k_ptr + head * head_stride,
-        v_ptr + head * head_stride,
+        k_ptr + head * HEAD_STRIDE,
+        v_ptr + head * HEAD_STRIDE,
         table_ptr + b * table_row,
         first,
         stop,
@@ -138,8 +153,8 @@ def decode(
         tl.full([ROWS], -float("inf"), tl.float32),
         tl.zeros([ROWS], tl.float32),
         tl.zeros([ROWS, DP], tl.float32),
-        page_stride,
-        token_stride,
+        PAGE_STRIDE,
+        TOKEN_STRIDE,
         D,
         DP,
         PAGE,

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from plugins.attention.triton.decode import walk
+from plugins.attention.triton.decode import INDEXES, walk
 from plugins.attention.triton.tiles import (
     absorb,
     load_keys,
@@ -71,16 +71,11 @@ def angles(rope, position, TURNS: tl.constexpr, DP: tl.constexpr):
     return other, cos, tl.where(d < TURNS, -sin, sin)
 
 
-@triton.jit(do_not_specialize=["window", "table_row"])
+@triton.jit(do_not_specialize=INDEXES)
 def fused(
     qkv_ptr,  # [B, H + 2 KV, D]
     k_ptr,  # [pages, page_size, KV, D]
     v_ptr,
-    table_ptr,  # [B, P]
-    context_ptr,  # [B]
-    position_ptr,  # [B]
-    slot_ptr,  # [B]
-    order_ptr,  # [B] which request comes when, if ORDERED
     rope_ptr,  # [positions, 2, TURNS]
     q_gain_ptr,  # [D], if NORMED
     k_gain_ptr,
@@ -89,14 +84,19 @@ def fused(
     peaks_ptr,  # [groups, S, R]
     totals_ptr,
     arrivals_ptr,  # [groups]
+    table_ptr,  # [B, P]
+    context_ptr,  # [B]
+    position_ptr,  # [B]
+    slot_ptr,  # [B]
+    order_ptr,  # [B] which request comes when, if ORDERED
     scale,  # of the scores, times log2(e)
     eps,
     window,
-    qkv_row,  # strides
     table_row,
-    page_stride,
-    token_stride,
-    head_stride,
+    QKV_ROW: tl.constexpr,  # strides
+    PAGE_STRIDE: tl.constexpr,
+    TOKEN_STRIDE: tl.constexpr,
+    HEAD_STRIDE: tl.constexpr,
     KV: tl.constexpr,
     GROUP: tl.constexpr,  # query heads of a key/value head
     BLOCKS: tl.constexpr,  # tiles that these are cut into
@@ -110,8 +110,8 @@ def fused(
     LEAST: tl.constexpr,
     STAGES: tl.constexpr,
     KIND: tl.constexpr,  # type of the products
-    NORMED: tl.constexpr,
     WINDOWED: tl.constexpr,
+    NORMED: tl.constexpr,
     ORDERED: tl.constexpr,
     AHEAD: tl.constexpr,
     PDL: tl.constexpr,
@@ -142,8 +142,8 @@ def fused(
     real = g < GROUP
     d = tl.arange(0, DP)
     inside = d < D
-    keys = k_ptr + head * head_stride
-    values = v_ptr + head * head_stride
+    keys = k_ptr + head * HEAD_STRIDE
+    values = v_ptr + head * HEAD_STRIDE
     table = table_ptr + b * table_row
     position = tl.where(context > 0, tl.load(position_ptr + b), 0)
     slot = tl.load(slot_ptr + b)
@@ -162,13 +162,13 @@ def fused(
         seen = at < stop
         if WINDOWED:
             seen = seen & (at >= start)
-        offsets = token_offsets(table, first, stop, seen, page_stride, token_stride, PAGE, TILE)
+        offsets = token_offsets(table, first, stop, seen, PAGE_STRIDE, TOKEN_STRIDE, PAGE, TILE)
         k_ahead = load_keys(keys, offsets, seen, D, DP, True)
         v_ahead = load_values(values, offsets, seen, D, DP, True)
     if PDL and not ORDERED:
         gdc_wait()
 
-    row = qkv_ptr + b.to(tl.int64) * qkv_row
+    row = qkv_ptr + b.to(tl.int64) * QKV_ROW
     q = turned(
         row + ((head * GROUP + g) * D)[:, None],
         q_gain, q_gain_of_other, other, cos, sin, eps, real, D, DP, NORMED,
@@ -185,7 +185,7 @@ def fused(
         v = tl.load(row + (KV * GROUP + KV + head) * D + d, mask=inside, other=0.0)
         v = v.to(v_ptr.dtype.element_ty)
         if (slot >= 0) & (block % BLOCKS == 0):
-            where = (slot // PAGE) * page_stride + (slot % PAGE) * token_stride
+            where = (slot // PAGE) * PAGE_STRIDE + (slot % PAGE) * TOKEN_STRIDE
             tl.store(keys + where + one[:, None] + d[None, :], k, mask=inside[None, :])
             tl.store(values + where + d, v, mask=inside)
         scores = tl.sum(q.to(tl.float32) * k.to(KIND).to(tl.float32), 1)
@@ -201,7 +201,7 @@ def fused(
         first += TILE
     peak, total, acc = walk(
         q, keys, values, table, first, stop, start, scale, peak, total, acc,
-        page_stride, token_stride, D, DP, PAGE, TILE, STAGES, WINDOWED,
+        PAGE_STRIDE, TOKEN_STRIDE, D, DP, PAGE, TILE, STAGES, WINDOWED,
     )  # fmt: skip
     settle(
         acc,

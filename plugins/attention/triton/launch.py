@@ -6,21 +6,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from core.types import AttentionMetadata, AttentionShape, KVLayer
-from plugins.attention.triton import decode, fused, order, prompt, recipes
+from plugins.attention.triton import recipes
+from plugins.attention.triton.decode import decode
+from plugins.attention.triton.fused import fused
+from plugins.attention.triton.order import longest_first
+from plugins.attention.triton.prompt import prompt
 from plugins.attention.triton.recipes import MOST_PROGRAMS, MOST_ROWS, Decoding
+from plugins.attention.triton.variants import Variants
 
 LOG2_E = 1.4426950408889634
 KINDS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+ORDERED_AT_ONCE = 32  # requests that a program of `longest_first` finds the place of
+
+DECODE, FUSED, PROMPT, ORDER = map(Variants, (decode, fused, prompt, longest_first))
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one step's launches share."""
+    """What the launches of one step share."""
 
     decodes: int  # requests of one token, the first of the step
     requests: int
@@ -37,79 +44,57 @@ class Launcher:
 
     def __init__(self, shape: AttentionShape, pdl: bool) -> None:
         assert shape.dtype is not None
-        self.shape = shape
+        self.shape, self.pdl = shape, pdl
         self.scale = shape.scale * LOG2_E
         self.window = shape.window or 0
         cached = shape.cache_dtype or shape.dtype
         # float8 becomes float16 in one instruction, bfloat16 in two
         kind = torch.float16 if cached.itemsize == 1 else shape.dtype
-        self.wide = kind == torch.float32
+        self.kind, self.wide = KINDS[kind], kind == torch.float32
         self.itemsize = cached.itemsize
         self.size = recipes.power(max(shape.head_dim, 16))
         self.group = shape.heads // shape.kv_heads
         self.rows = min(recipes.power(self.group), MOST_ROWS)
         self.blocks = -(-self.group // self.rows)
         self.pack = min(self.group & -self.group, MOST_ROWS)
-        self.common = {
-            "D": shape.head_dim,
-            "DP": self.size,
-            "PAGE": shape.page_size,
-            "KIND": KINDS[kind],
-            "WINDOWED": shape.window is not None,
-        }
-        self.pdl = {"PDL": True, "launch_pdl": True} if pdl else {"PDL": False}
-        self.how_prompts = recipes.prompting(self.size, self.wide)
+        self.windowed = shape.window is not None
         self._room: tuple[Tensor, ...] = ()
-
-    def room(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Parts, peaks and totals of splits, and the counters of those that have arrived."""
-        if not self._room:
-            rows = MOST_PROGRAMS * self.rows
-            parts = torch.empty(rows * self.size, dtype=torch.float32, device=device)
-            peaks, totals = (torch.empty(rows, device=device) for _ in range(2))
-            arrivals = torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
-            self._room = (parts, peaks, totals, arrivals)
-        return self._room
 
     def plan(self, meta: AttentionMetadata) -> Work:
         """Choose the sizes of a step's launches; sort its requests where that pays."""
         requests, decodes = len(meta.context_len), meta.decodes
-        self.room(meta.context_len.device)
         if decodes == 0:
             return Work(0, requests, None, None)
+        if not self._room:
+            self._room = self._allocate(meta.context_len.device)
         groups = decodes * self.shape.kv_heads * self.blocks
-        bound = meta.max_context
-        if self.shape.window is not None:
-            bound = min(bound, self.shape.window)
-        how = recipes.decoding(groups, self.size, self.itemsize, bound, self.wide)
-        sorted_ = None
-        if groups >= recipes.MANY:
-            sorted_ = torch.empty_like(meta.context_len[:decodes])
-            order.longest_first[(triton.cdiv(decodes, 32),)](
-                meta.context_len, sorted_, decodes, ROWS=32, TILE=128, num_warps=4
-            )
-        return Work(decodes, requests, how, sorted_)
+        bound = min(meta.max_context, self.window) if self.windowed else meta.max_context
+        how = recipes.decoding(groups, self.size, self.itemsize, bound, self.rows, self.wide)
+        return Work(decodes, requests, how, self._order(meta) if groups >= recipes.MANY else None)
 
     def decode(
         self, q: Tensor, cache: KVLayer, meta: AttentionMetadata, work: Work, out: Tensor
     ) -> None:
-        """The first `work.decodes` of the tokens of q [T, H, D] -> out."""
-        assert work.how is not None
-        decode.decode[self._grid(work)](
-            q,
-            *cache,
-            meta.page_table,
-            meta.context_len,
-            meta.context_len if work.order is None else work.order,
-            out,
-            *self._room,
-            self.scale,
-            self.window,
-            q.stride(0),
-            q.stride(1),
-            meta.page_table.stride(0),
-            *_strides(cache),
-            **self._sizes(work),
+        """The first `work.decodes` tokens of q [T, H, D] -> out."""
+        DECODE.launch(
+            self._grid(work),
+            (q, *cache, out, *self._room),
+            (meta.page_table, meta.context_len, _order(meta, work)),
+            (self.scale, self.window, meta.page_table.stride(0)),
+            {
+                "Q_ROW": q.stride(0),
+                "Q_HEAD": q.stride(1),
+                **_strides(cache),
+                "GROUP": self.group,
+                "BLOCKS": self.blocks,
+                "ROWS": self.rows,
+                "D": self.shape.head_dim,
+                "DP": self.size,
+                **self._split(work),
+                "ORDERED": work.order is not None,
+                "PDL": self.pdl,
+            },
+            **self._options(work),
         )
 
     def fused(
@@ -127,89 +112,108 @@ class Launcher:
         assert work.how is not None
         assert rope.is_contiguous()
         q_gain, k_gain, eps = norms if norms is not None else (qkv, qkv, 0.0)
-        fused.fused[self._grid(work)](
-            qkv,
-            *cache,
-            meta.page_table,
-            meta.context_len,
-            positions,
-            meta.slots,
-            meta.context_len if work.order is None else work.order,
-            rope,
-            q_gain,
-            k_gain,
-            out,
-            *self._room,
-            self.scale,
-            eps,
-            self.window,
-            qkv.stride(0),
-            meta.page_table.stride(0),
-            *_strides(cache),
-            KV=self.shape.kv_heads,
-            TURNS=rope.shape[-1],
-            NORMED=norms is not None,
-            AHEAD=work.how.ahead,
-            **self._sizes(work),
+        FUSED.launch(
+            self._grid(work),
+            (qkv, *cache, rope, q_gain, k_gain, out, *self._room),
+            (meta.page_table, meta.context_len, positions, meta.slots, _order(meta, work)),
+            (self.scale, eps, self.window, meta.page_table.stride(0)),
+            {
+                "QKV_ROW": qkv.stride(0),
+                **_strides(cache),
+                "KV": self.shape.kv_heads,
+                "GROUP": self.group,
+                "BLOCKS": self.blocks,
+                "ROWS": self.rows,
+                "D": self.shape.head_dim,
+                "DP": self.size,
+                "TURNS": rope.shape[-1],
+                **self._split(work),
+                "NORMED": norms is not None,
+                "ORDERED": work.order is not None,
+                "AHEAD": work.how.ahead,
+                "PDL": self.pdl,
+            },
+            **self._options(work),
         )
 
     def prompt(
         self, q: Tensor, cache: KVLayer, meta: AttentionMetadata, work: Work, out: Tensor
     ) -> None:
         """The tokens of q [T, H, D] behind those that decode -> out."""
-        how = self.how_prompts
-        tokens = len(q) - work.decodes
+        how = recipes.prompting(self.size, self.wide)
         requests = work.requests - work.decodes
-        tiles = tokens // (how.rows // self.pack) + requests
-        prompt.prompt[(self.shape.heads // self.pack, tiles)](
-            q,
-            *cache,
-            meta.page_table,
-            meta.query_start,
-            meta.context_len,
-            out,
-            self.scale,
-            self.window,
-            work.decodes,
-            work.requests,
-            q.stride(0),
-            q.stride(1),
-            meta.page_table.stride(0),
-            *_strides(cache),
-            GROUP=self.group,
-            PACK=self.pack,
-            ROWS=how.rows,
-            TILE=how.tile,
-            STAGES=how.stages,
+        tiles = (len(q) - work.decodes) // (how.rows // self.pack) + requests
+        PROMPT.launch(
+            (self.shape.heads // self.pack, tiles, 1),
+            (q, *cache, out),
+            (meta.page_table, meta.query_start, meta.context_len),
+            (self.scale, self.window, work.decodes, work.requests, meta.page_table.stride(0)),
+            {
+                "Q_ROW": q.stride(0),
+                "Q_HEAD": q.stride(1),
+                **_strides(cache),
+                "GROUP": self.group,
+                "PACK": self.pack,
+                "D": self.shape.head_dim,
+                "DP": self.size,
+                "PAGE": self.shape.page_size,
+                "ROWS": how.rows,
+                "TILE": how.tile,
+                "STAGES": how.stages,
+                "KIND": self.kind,
+                "WINDOWED": self.windowed,
+            },
             num_warps=how.warps,
-            **self.common,
         )
+
+    def _order(self, meta: AttentionMetadata) -> Tensor:
+        order = torch.empty_like(meta.context_len[: meta.decodes])
+        ORDER.launch(
+            (-(-meta.decodes // ORDERED_AT_ONCE), 1, 1),
+            (order,),
+            (meta.context_len,),
+            (meta.decodes,),
+            {"ROWS": ORDERED_AT_ONCE, "TILE": 128},
+            num_warps=4,
+        )
+        return order
+
+    def _allocate(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Parts, peaks and totals of splits, and the counters of those that have arrived."""
+        rows = MOST_PROGRAMS * self.rows
+        parts, peaks, totals = (torch.empty(n, device=device) for n in (rows * self.size, rows, rows))
+        return parts, peaks, totals, torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
 
     def _grid(self, work: Work) -> tuple[int, int, int]:
         assert work.how is not None
         return self.shape.kv_heads * self.blocks, work.how.splits, work.decodes
 
-    def _sizes(self, work: Work) -> dict[str, Any]:
+    def _split(self, work: Work) -> dict[str, Any]:
         how = work.how
         assert how is not None
         return {
-            "GROUP": self.group,
-            "BLOCKS": self.blocks,
-            "ROWS": self.rows,
+            "PAGE": self.shape.page_size,
             "SPLITS": how.splits,
             "TILE": how.tile,
             "LEAST": how.least,
             "STAGES": how.stages,
-            "ORDERED": work.order is not None,
-            "num_warps": how.warps,
-            **self.common,
-            **self.pdl,
+            "KIND": self.kind,
+            "WINDOWED": self.windowed,
         }
 
+    def _options(self, work: Work) -> dict[str, Any]:
+        assert work.how is not None
+        options: dict[str, Any] = {"num_warps": work.how.warps}
+        return options | {"launch_pdl": True} if self.pdl else options
 
-def _strides(cache: KVLayer) -> tuple[int, int, int]:
-    """Of a page, a token and a head, in elements; the same for keys and values."""
+
+def _order(meta: AttentionMetadata, work: Work) -> Tensor:
+    return meta.context_len if work.order is None else work.order
+
+
+def _strides(cache: KVLayer) -> dict[str, int]:
+    """From page to page, token to token and head to head; the same for keys and values."""
     k, v = cache
     assert k.stride() == v.stride()
     assert k.stride(3) == 1
-    return k.stride(0), k.stride(1), k.stride(2)
+    return dict(zip(("PAGE_STRIDE", "TOKEN_STRIDE", "HEAD_STRIDE"), k.stride(), strict=False))

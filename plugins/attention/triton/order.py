@@ -9,16 +9,16 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["requests"])
-def longest_first(context_ptr, order_ptr, requests, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """order[rank of request b] = b, for ROWS requests a program. Equal lengths keep their order."""
+@triton.jit(do_not_specialize=["context_ptr", "requests"])
+def longest_first(order_ptr, context_ptr, requests, ROWS: tl.constexpr, TILE: tl.constexpr):
+    """order[place of request b] = b, for ROWS requests a program. Equal lengths keep their order."""
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mine = tl.load(context_ptr + b, mask=b < requests, other=-1)
-    rank = tl.zeros([ROWS], tl.int32)
+    place = tl.zeros([ROWS], tl.int32)
     for begin in range(0, requests, TILE):
         other = begin + tl.arange(0, TILE)
         length = tl.load(context_ptr + other, mask=other < requests, other=-1)
         longer = length[None, :] > mine[:, None]
         before = (length[None, :] == mine[:, None]) & (other[None, :] < b[:, None])
-        rank += tl.sum((longer | before).to(tl.int32), 1)
-    tl.store(order_ptr + rank, b, mask=b < requests)
+        place += tl.sum((longer | before).to(tl.int32), 1)
+    tl.store(order_ptr + place, b, mask=b < requests)

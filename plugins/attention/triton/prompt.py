@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from plugins.attention.triton.decode import INDEXES
 from plugins.attention.triton.tiles import absorb, load_keys, load_values, token_offsets
 
 
@@ -73,25 +74,25 @@ def advance(
     return peak, total, acc
 
 
-@triton.jit(do_not_specialize=["window", "table_row", "low", "requests"])
+@triton.jit(do_not_specialize=INDEXES)
 def prompt(
     q_ptr,  # [T, H, D]
     k_ptr,  # [pages, page_size, KV, D]
     v_ptr,
+    out_ptr,  # [T, H, D]
     table_ptr,  # [B, P]
     start_ptr,  # [B + 1] first query token of each request
     context_ptr,  # [B]
-    out_ptr,  # [T, H, D]
     scale,  # of the scores, times log2(e)
     window,
     low,  # requests [low, requests) are computed
     requests,
-    q_row,  # strides
-    q_head,
     table_row,
-    page_stride,
-    token_stride,
-    head_stride,
+    Q_ROW: tl.constexpr,  # strides
+    Q_HEAD: tl.constexpr,
+    PAGE_STRIDE: tl.constexpr,
+    TOKEN_STRIDE: tl.constexpr,
+    HEAD_STRIDE: tl.constexpr,
     GROUP: tl.constexpr,  # query heads of a key/value head
     PACK: tl.constexpr,  # of which so many are in one tile
     D: tl.constexpr,
@@ -121,11 +122,11 @@ def prompt(
     mask = (token < count)[:, None] & (d < D)[None, :]
     rows = (query + token).to(tl.int64)
     q = tl.load(
-        q_ptr + (rows * q_row + (h + r % PACK) * q_head)[:, None] + d[None, :], mask=mask, other=0.0
+        q_ptr + (rows * Q_ROW + (h + r % PACK) * Q_HEAD)[:, None] + d[None, :], mask=mask, other=0.0
     ).to(KIND)
     head = h // GROUP
-    keys = k_ptr + head * head_stride
-    values = v_ptr + head * head_stride
+    keys = k_ptr + head * HEAD_STRIDE
+    values = v_ptr + head * HEAD_STRIDE
     table = table_ptr + b * table_row
     position = context - count + token
     nearest = context - count + skip  # position of the tile's first token
@@ -142,15 +143,15 @@ def prompt(
     if WINDOWED:
         peak, total, acc = advance(
             q, keys, values, table, first, inner, end, position, scale, window, peak, total, acc,
-            page_stride, token_stride, D, DP, PAGE, TILE, STAGES, WINDOWED, True,
+            PAGE_STRIDE, TOKEN_STRIDE, D, DP, PAGE, TILE, STAGES, WINDOWED, True,
         )  # fmt: skip
     peak, total, acc = advance(
         q, keys, values, table, inner, edge, end, position, scale, window, peak, total, acc,
-        page_stride, token_stride, D, DP, PAGE, TILE, STAGES, WINDOWED, False,
+        PAGE_STRIDE, TOKEN_STRIDE, D, DP, PAGE, TILE, STAGES, WINDOWED, False,
     )  # fmt: skip
     peak, total, acc = advance(
         q, keys, values, table, edge, end, end, position, scale, window, peak, total, acc,
-        page_stride, token_stride, D, DP, PAGE, TILE, STAGES, WINDOWED, True,
+        PAGE_STRIDE, TOKEN_STRIDE, D, DP, PAGE, TILE, STAGES, WINDOWED, True,
     )  # fmt: skip
     heads = tl.num_programs(0) * PACK
     tl.store(

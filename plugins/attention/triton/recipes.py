@@ -41,11 +41,13 @@ def power(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def decoding(groups: int, size: int, itemsize: int, bound: int, wide: bool = False) -> Decoding:
+def decoding(
+    groups: int, size: int, itemsize: int, bound: int, rows: int = 1, wide: bool = False
+) -> Decoding:
     """For `groups` (requests times tiles of query heads) of contexts up to `bound` tokens.
 
-    `size`: entries of a head, a power of two; `itemsize`: bytes of one in the cache; `wide`:
-    products in float32. Few groups: programs of many warps, and as many splits as the device can
+    `size`: entries of a head, a power of two; `itemsize`: bytes of one in the cache; `rows`: query
+    heads in a tile; `wide`: products in float32. Few groups: programs of many warps, and as many splits as the device can
     hold at once. Many: programs of one warp, which need no barriers, a dozen a multiprocessor.
     """
     if groups <= 8:
@@ -57,6 +59,7 @@ def decoding(groups: int, size: int, itemsize: int, bound: int, wide: bool = Fal
     else:
         tile, least, warps, stages, target = 32, 128, 1, 3, MOST_PROGRAMS
     tile = max(16, min(tile, tile * 256 // (size * itemsize)))
+    warps = max(warps, rows * size // 2048)  # or the sums do not fit into registers
     if wide:
         tile, stages = 16, 1
     if itemsize == 1:  # pipelined through shared memory, it would be read byte by byte
