@@ -23,3 +23,9 @@ def register(registries: Registries) -> None:
         needs=("triton",),
         summary="paged attention in Triton, for GPUs, with no further package",
     )
+    registries.attention.register(
+        "flash",
+        "plugins.attention.flash.backend:FlashAttention",
+        needs=("flash_attn_interface or flash_attn_2_cuda or flash_attn.cute",),
+        summary="FlashAttention 3, 2 or 4, for GPUs",
+    )

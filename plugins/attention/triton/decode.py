@@ -126,7 +126,7 @@ def decode(
     if WINDOWED:
         start = tl.maximum(context - window, 0)
     first, stop, live = share(start, context, split, SPLITS, LEAST, TILE)
-    if SPLITS > 1:
+    if SPLITS > 1:  # noqa: SIM102 (known when compiling, the other is not)
         if split >= tl.maximum(live, 1):
             return
     if PDL and not ORDERED:

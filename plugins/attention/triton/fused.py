@@ -1,8 +1,8 @@
 """All that lies between two projections of a step of single tokens, in one kernel.
 
 Norm and rotation of queries and key, the store of key and value, and attention: `rope_store` and
-`decode` in one. The program of the first split makes the new key and starts its softmax from the new
-token in registers, so the loop reads only older tokens: nothing that this launch writes.
+`decode` in one. The program of the first split makes the new key and starts its softmax from the
+new token in registers, so the loop reads only older tokens: nothing that this launch writes.
 
 With PDL the kernel starts while its predecessor, the projection, still runs. Until `gdc_wait` it
 reads what was complete long before: lengths, page table, gains, angles and, with AHEAD, the first
@@ -133,7 +133,7 @@ def fused(
         start = tl.minimum(tl.maximum(context - window, 0), older)
     first, stop, live = share(start, older, split, SPLITS, LEAST, TILE)
     live = tl.maximum(live, 1)
-    if SPLITS > 1:
+    if SPLITS > 1:  # noqa: SIM102 (known when compiling, the other is not)
         if split >= live:
             return
 
@@ -195,9 +195,7 @@ def fused(
     if AHEAD:
         k_ahead = k_ahead.to(KIND)
         v_ahead = v_ahead.to(KIND)
-        peak, total, acc = absorb(
-            q, k_ahead, v_ahead, seen[None, :], scale, peak, total, acc, True
-        )
+        peak, total, acc = absorb(q, k_ahead, v_ahead, seen[None, :], scale, peak, total, acc, True)
         first += TILE
     peak, total, acc = walk(
         q, keys, values, table, first, stop, start, scale, peak, total, acc,

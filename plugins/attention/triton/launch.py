@@ -181,7 +181,9 @@ class Launcher:
     def _allocate(self, device: torch.device) -> tuple[Tensor, ...]:
         """Parts, peaks and totals of splits, and the counters of those that have arrived."""
         rows = MOST_PROGRAMS * self.rows
-        parts, peaks, totals = (torch.empty(n, device=device) for n in (rows * self.size, rows, rows))
+        parts, peaks, totals = (
+            torch.empty(n, device=device) for n in (rows * self.size, rows, rows)
+        )
         return parts, peaks, totals, torch.zeros(MOST_PROGRAMS, dtype=torch.int32, device=device)
 
     def _grid(self, work: Work) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["context_ptr", "requests"])
 def longest_first(order_ptr, context_ptr, requests, ROWS: tl.constexpr, TILE: tl.constexpr):
-    """order[place of request b] = b, for ROWS requests a program. Equal lengths keep their order."""
+    """order[place of request b] = b, for ROWS requests a program; equal ones keep their order."""
     b = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     mine = tl.load(context_ptr + b, mask=b < requests, other=-1)
     place = tl.zeros([ROWS], tl.int32)

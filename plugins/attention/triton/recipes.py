@@ -47,8 +47,9 @@ def decoding(
     """For `groups` (requests times tiles of query heads) of contexts up to `bound` tokens.
 
     `size`: entries of a head, a power of two; `itemsize`: bytes of one in the cache; `rows`: query
-    heads in a tile; `wide`: products in float32. Few groups: programs of many warps, and as many splits as the device can
-    hold at once. Many: programs of one warp, which need no barriers, a dozen a multiprocessor.
+    heads in a tile; `wide`: products in float32. Few groups: programs of many warps, and as many
+    splits as the device can hold at once. Many: programs of one warp, which need no barriers, a
+    dozen a multiprocessor.
     """
     if groups <= 8:
         tile, least, warps, stages, target = 64, 64, 4, 1, 256

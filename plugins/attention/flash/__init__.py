@@ -1,0 +1,4 @@
+"""FlashAttention over the paged cache, in whichever generation is installed.
+
+`backend` is what the registry names; `generations` chooses a generation; `adapters` calls it.
+"""
