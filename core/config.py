@@ -35,7 +35,8 @@ class ModelConfig:
     weights: str = field(
         default="auto",
         metadata={
-            "help": "who reads the weights: auto, mmap, dummy (random values) or a plugin's source"
+            "help": "who reads the weights: auto (pread for a GPU, else mmap), pread, mmap, dummy "
+            "(random values) or a plugin's source"
         },
     )
     seed: int = field(

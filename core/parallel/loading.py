@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from core.parallel.recipe import Box, Call, Copy, Fill, Op, Recipe, chunks, slices, volume
+from core.parallel.recipe import Box, Call, Copy, Fill, Op, Recipe, chunks, length, slices, volume
 from core.parallel.sources import Source
 
 if TYPE_CHECKING:
@@ -30,27 +30,49 @@ def load(
     """Fill parameters as the recipe says. Each region lands in place, cast to the parameter's type.
 
     `params` are by name, as `dict(model.named_parameters())` gives them. The host holds at most
-    one staged region at a time.
+    one staged region at a time; on the way to a GPU a few (`core.parallel.streaming`).
     """
-    total = sum(_bytes(op, params) for op in recipe)
+    if any(param.is_cuda for param in params.values()):
+        from core.parallel.streaming import Streaming
+
+        device = next(param.device for param in params.values() if param.is_cuda)
+        Streaming(source, device).load(recipe, params, progress)
+        return
+    total = sum(nbytes(op, params) for op in recipe)
     done = 0
     for op in recipe:
         region = params[op.dst].data[slices(op.dst_box)]
-        if isinstance(op, Fill):
-            region.fill_(op.value)
-        elif isinstance(op, Copy):
-            _copy(op, region, source)
+        if isinstance(op, Copy):
+            for box, target in pieces(op, region, STAGED):
+                piece = source.read(op.src, box)
+                if not box:
+                    piece = piece.reshape(target.shape)
+                piece = piece.permute(op.perm) if op.perm else piece
+                assert target.shape == piece.shape, (op, tuple(piece.shape), tuple(target.shape))
+                target.copy_(piece)
         else:
-            inputs = [source.read(name, box) for name, box in op.inputs]
-            region.copy_(_function(op)(*inputs))
-        done += _bytes(op, params)
+            fill(op, region, source)
+        done += nbytes(op, params)
         if progress is not None:
             progress(done, total)
 
 
-def _copy(op: Copy, region: Tensor, source: Source) -> None:
+def fill(op: Fill | Call, region: Tensor, source: Source) -> None:
+    """Write a constant, or what a function makes of regions on the host."""
+    if isinstance(op, Fill):
+        region.fill_(op.value)
+    else:
+        inputs = [source.read(name, box) for name, box in op.inputs]
+        region.copy_(_function(op)(*inputs))
+
+
+def pieces(op: Copy, region: Tensor, limit: int) -> Iterator[tuple[Box, Tensor]]:
+    """Boxes of the checkpoint tensor of at most `limit` elements (or one row), and where they go.
+
+    A target's dim i is dim `op.perm[i]` of its box; without `perm` they have the same shape.
+    """
     if not op.src_box:
-        region.copy_(source.read(op.src, ()).reshape(region.shape))
+        yield (), region
         return
     # the parameter's first dim that is also one of the checkpoint tensor; others have one element
     lead = region.dim() - len(op.src_box)
@@ -61,18 +83,14 @@ def _copy(op: Copy, region: Tensor, source: Source) -> None:
         )
     along = op.perm[0] if op.perm else 0
     at = 0
-    for box in chunks(op.src_box, STAGED, along):
-        piece = source.read(op.src, box)
-        if op.perm:
-            piece = piece.permute(op.perm)
-        rows = piece.shape[0]
-        target = region[at : at + rows]
-        assert target.shape == piece.shape, (op, tuple(piece.shape), tuple(target.shape))
-        target.copy_(piece)
+    for box in chunks(op.src_box, limit, along):
+        rows = length(box[along])
+        yield box, region[at : at + rows]
         at += rows
 
 
-def _bytes(op: Op, params: Mapping[str, Tensor]) -> int:
+def nbytes(op: Op, params: Mapping[str, Tensor]) -> int:
+    """Bytes of the parameter that an operation fills."""
     return volume(op.dst_box) * params[op.dst].element_size()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from typing import ClassVar
 
 import torch
@@ -47,9 +48,16 @@ class Source(ABC):
     """Moves regions of checkpoint tensors to the host. Register subclasses in `sources`."""
 
     finds_files: ClassVar[bool] = True  # False: it makes values up, and needs no checkpoint
+    concurrent: ClassVar[bool] = False  # several threads may call `read_into` at once
 
     def __init__(self) -> None:
         self.bytes_read = 0  # of the regions that were asked for
+        self._counting = Lock()
+
+    def count(self, region: Tensor) -> None:
+        """Add a region to `bytes_read`."""
+        with self._counting:
+            self.bytes_read += region.numel() * region.element_size()
 
     @classmethod
     def open(cls, path: Path | None, expected: Index, *, seed: int = 0) -> Source:
@@ -70,6 +78,10 @@ class Source(ABC):
 
         The caller does not write to the result and does not keep it beyond the next call.
         """
+
+    def read_into(self, name: str, box: Box, out: Tensor) -> None:
+        """Write a region to `out`, on the host, of the region's shape and the tensor's type."""
+        out.copy_(self.read(name, box).reshape(out.shape))
 
     def close(self) -> None:
         """Give files and memory back."""
@@ -94,5 +106,5 @@ class DictSource(Source):
 
     def read(self, name: str, box: Box) -> Tensor:
         region = self.tensors[name][slices(box)]
-        self.bytes_read += region.numel() * region.element_size()
+        self.count(region)
         return region

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 @hookimpl
 def register(registries: Registries) -> None:
     registries.sources.register(
+        "pread",
+        "plugins.sources.pread:PreadSource",
+        summary="safetensors files, read by several threads; the way to a GPU",
+    )
+    registries.sources.register(
         "mmap",
         "plugins.sources.mmap:MmapSource",
         needs=("safetensors",),

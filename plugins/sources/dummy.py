@@ -28,6 +28,7 @@ class DummySource(Source):
     """
 
     finds_files = False
+    concurrent = True
 
     def __init__(self, expected: Index, seed: int = 0, std: float = 0.02) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class DummySource(Source):
         block = torch.from_numpy(values).reshape(rows[1] - rows[0], *shape[1:])
         inner = (slice(None, None, rows[2] if len(rows) > 2 else 1), *slices(box[1:]))
         region = self._scaled(name, shape, block[inner], TORCH_TYPES[dtype])
-        self.bytes_read += region.numel() * region.element_size()
+        self.count(region)
         return region.reshape(extent_of(box))
 
     def _values(self, name: str, start: int, stop: int) -> np.ndarray:

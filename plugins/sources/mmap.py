@@ -53,7 +53,7 @@ class MmapSource(Source):
         self._last = file, stored
         region = whole[slices(box)] if box else whole
         assert region.numel() == (volume(box) if box else whole.numel()), (name, box)
-        self.bytes_read += region.numel() * region.element_size()
+        self.count(region)
         return region
 
     def _forget(self) -> None:
