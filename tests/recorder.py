@@ -11,12 +11,14 @@ Work = Callable[[], Tensor | None]
 
 
 class Recorded:
-    """As strict as a graph: what was returned is gone at the next replay of any graph."""
+    """What one graph would be."""
 
-    def __init__(self, work: Work, recorder: Recorder) -> None:
-        self._work, self._recorder = work, recorder
-        self.result: Tensor | None = None
+    def __init__(self, work: Work, result: Tensor | None) -> None:
+        self._work, self.result = work, result
         self.replays = 0
+
+    def let_go(self) -> None:
+        return None
 
     def replay(self) -> None:
         self.replays += 1
@@ -37,8 +39,7 @@ class Recorder:
     @torch.inference_mode()
     def capture(self, work: Work) -> Recorded:
         work()
-        work()
-        self.graphs.append(Recorded(work, self))
+        self.graphs.append(Recorded(work, work()))
         return self.graphs[-1]
 
     def used(self) -> int:

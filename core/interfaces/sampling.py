@@ -52,7 +52,10 @@ class Sampler(ABC):
     @dataclass
     class Options: ...
 
+    # whether a call may be captured in a CUDA graph: for rows that ask for a temperature alone, and
+    # also for rows with top_k, top_p and min_p where the kernel set finds what they let through
     graphable: ClassVar[bool] = False
+    graphable_truncation: ClassVar[bool] = False
 
     def __init__(self, options: Options, limits: Limits) -> None:
         self.options, self.limits = options, limits

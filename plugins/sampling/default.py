@@ -12,6 +12,7 @@ import torch
 from core.interfaces import LogitsProcessor, Sampled, Sampler
 from core.sampling import columns, logprobs
 from core.sampling.deferred import Deferred
+from core.sampling.static_rows import StaticRows
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.chain import Chain
 from plugins.sampling.masks import AllowedTokens, LogitBias, MinTokens
@@ -52,7 +53,7 @@ class DefaultSampler(Sampler):
             # a mistake is found when the configuration is read, not when the model is loaded
             Chain(self.processors, BUILT_IN)
 
-    graphable = True
+    graphable = graphable_truncation = True
 
     def __init__(self, options: Options, limits: Limits) -> None:
         super().__init__(options, limits)
@@ -66,8 +67,8 @@ class DefaultSampler(Sampler):
 
     def __call__(self, logits: Tensor, rows: SampleRows) -> Sampled:
         """logits [S, V] of any float dtype, left as they are."""
-        if logits.is_cuda and torch.cuda.is_current_stream_capturing():
-            return Sampled(rows.draw(logits))  # rows that are captured are plain
+        if isinstance(rows, StaticRows):  # captured: of all that follows only this may be asked
+            return Sampled(rows.draw(logits, _floor(logits, rows)))
         blamed: dict[int, str] = {}
         ids, value = self._sample(logits, rows, blamed)
         if blamed:
@@ -116,12 +117,14 @@ class DefaultSampler(Sampler):
 
 def _choose(logits: Tensor, rows: SampleRows) -> tuple[Tensor, Tensor]:
     """Ids [N], and the logits of those, which are finite where the row has a possible token."""
-    ids = rows.draw(logits, _floor(logits, rows) if rows.needs & columns.TRUNCATION else None)
+    ids = rows.draw(logits, _floor(logits, rows))
     return ids, logits.gather(1, ids[:, None])[:, 0].float()
 
 
-def _floor(logits: Tensor, rows: SampleRows) -> Tensor:
-    """The smallest logit that each row may draw [N], float32."""
+def _floor(logits: Tensor, rows: SampleRows) -> Tensor | None:
+    """The smallest logit that each row may draw [N], float32; None if each may draw any."""
+    if not rows.needs & columns.TRUNCATION:
+        return None
     if (kernels := rows.table.kernels) is not None:
         return kernels.floors(logits, rows.table.columns, rows.index)
     part = rows.needing(columns.TRUNCATION)

@@ -102,14 +102,14 @@ def replays(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(requests, size) of each step that is replayed from now on."""
     seen = []
     own = graphs(llm)
-    original = own.replay
+    original = own.fitting
 
-    def replay(decodes: Any) -> Any:
-        graph = original(decodes)
-        seen.append((len(decodes.rows), graph.static.size))
+    def fitting(requests: int) -> Any:
+        graph = original(requests)
+        seen.append((requests, graph.static.size))
         return graph
 
-    monkeypatch.setattr(own, "replay", replay)
+    monkeypatch.setattr(own, "fitting", fitting)
     return seen
 
 
@@ -184,7 +184,7 @@ def test_a_sampler_that_cannot_be_captured_gets_the_graphs_logits(engine, expect
     sampler = {"use": "default", "processors": ["plain-bias"]}
     plugin = str(Path(__file__).parents[1] / "plain_bias.py")
     llm = engine(sampler=sampler, plugins=[DENSE, plugin])
-    assert not graphs(llm).samples
+    assert not graphs(llm)._samples
     seen = replays(llm, monkeypatch)
     assert answers(llm) == expected
     assert len(seen) == TOKENS - 1
@@ -215,18 +215,11 @@ def test_ranks_replay_alike(engine, expected, size):
     assert answers(llm) == expected
 
 
-def test_a_row_without_a_finite_logit_ends_alone(engine, expected, monkeypatch):
-    llm = engine(executor={"overlap": "off"})
-    original, asked = worker(llm).logits, []
-
-    def logits(hidden, batch):
-        made = original(hidden, batch)
-        asked.append(made)
-        return made
-
-    if llm.engine.config.model.device != "cpu":
+def test_a_row_without_a_finite_logit_ends_alone(engine, expected, monkeypatch, device):
+    if device != "cpu":
         pytest.skip("what is captured cannot be replaced afterwards")
-    monkeypatch.setattr(worker(llm), "logits", logits)
+    llm = engine(executor={"overlap": "off"})
+    original = worker(llm).logits
     ids = [llm.engine.add(prompt, PLAIN) for prompt in prompts()[:3]]
     llm.engine.step()
     llm.engine.step()
@@ -237,12 +230,12 @@ def test_a_row_without_a_finite_logit_ends_alone(engine, expected, monkeypatch):
         return made
 
     monkeypatch.setattr(worker(llm), "logits", broken)
-    outputs = {o.request_id: o for o in llm.engine.step()}
+    outputs = {output.request_id: output for output in llm.engine.step()}
     assert outputs[ids[1]].outputs[0].finish_reason == "error"
     assert "no token can be drawn" in outputs[ids[1]].outputs[0].error
     monkeypatch.setattr(worker(llm), "logits", original)
     while llm.engine.busy:
-        outputs |= {o.request_id: o for o in llm.engine.step()}
+        outputs |= {output.request_id: output for output in llm.engine.step()}
     assert [outputs[ids[n]].outputs[0].token_ids for n in (0, 2)] == [expected[0], expected[2]]
 
 

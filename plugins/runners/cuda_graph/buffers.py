@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from core.sampling import columns
 from core.sampling.static_rows import StaticRows
 from core.types import AttentionMetadata, Batch
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from core.interfaces import AttentionBackend, Step
-    from core.sampling.rows import SamplingTable
     from core.types import Decodes, Limits
 
 
@@ -23,13 +24,20 @@ class CapturedRows(StaticRows):
     """Rows that keep what the sampler drew: what records it, looks at the logits first."""
 
     drawn: Tensor  # [S] ids
-
-    def __init__(self, table: SamplingTable, size: int) -> None:
-        super().__init__(table, size)
-        self.drawn = self.index
+    truncated = False
 
     def record(self, ids: Tensor) -> None:
         self.drawn = ids
+
+    @property
+    def needs(self) -> int:
+        return columns.RANDOM | (columns.TRUNCATION if self.truncated else 0)
+
+    def with_truncation(self) -> CapturedRows:
+        """The same rows at the same addresses, which may have top_k, top_p and min_p."""
+        rows = copy(self)
+        rows.truncated = True
+        return rows
 
 
 class Buffers:

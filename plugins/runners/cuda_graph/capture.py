@@ -18,6 +18,12 @@ class Captured:
     def __init__(self, graph: torch.cuda.CUDAGraph, result: Tensor | None) -> None:
         self._graph, self.result = graph, result
 
+    def let_go(self) -> None:
+        """Keep the address of the result and not its memory, so that the pool may give it to the
+        graphs that are captured from now on. They, too, must not run at the same time."""
+        if self.result is not None:
+            self.result = _without_owning(self.result)
+
     def replay(self) -> None:
         """Start the work on the current stream."""
         self._graph.replay()
@@ -55,7 +61,7 @@ class Capturing:
                 raise
             graph.capture_end()
         current.wait_stream(self._stream)
-        return Captured(graph, None if result is None else _without_owning(result))
+        return Captured(graph, result)
 
     def used(self) -> int:
         """Bytes in use on the device, by anyone, without what torch holds in reserve."""
@@ -89,6 +95,6 @@ class _Address:
 
 
 def _without_owning(tensor: Tensor) -> Tensor:
-    """The same memory, so that the pool may give it to the next graph that is captured."""
+    """The same memory, which stays there as long as its graph does."""
     whole = torch.as_tensor(_Address(tensor), device=tensor.device)
     return whole.view(tensor.dtype)

@@ -34,12 +34,11 @@ def begin(static: StaticBatch) -> None:
     meta.slots.copy_(torch.where(lengths > 0, slots, -1))
 
 
-def finish(static: StaticBatch, logits: Tensor) -> None:
-    """Write the drawn ids [S] into the rows' histories, and into `ids` for the host.
+def finish(static: StaticBatch, drawn: Tensor, logits: Tensor) -> None:
+    """Write drawn ids [S] into the rows' histories, and into `static.ids` for the host.
 
     A row whose drawn token has no finite logit in logits [S, V] gets -1 there, and 0 as its token.
     """
-    drawn = static.rows.drawn
     good = drawn >= 0
     if logits.shape[1] == static.vocab_size:  # else it is a part of the vocabulary
         value = logits.gather(1, drawn.long().clamp(min=0)[:, None])[:, 0]

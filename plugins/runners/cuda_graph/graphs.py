@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from core.importing import installed
+from core.sampling import columns
 from plugins.runners.cuda_graph import ends
 from plugins.runners.cuda_graph.buffers import Buffers, StaticBatch
 from plugins.runners.cuda_graph.sizes import chosen, thinned
@@ -16,21 +18,32 @@ if TYPE_CHECKING:
 
     from core.interfaces import Step
     from core.types import Decodes, Limits
+    from plugins.runners.cuda_graph.buffers import CapturedRows
     from plugins.runners.cuda_graph.capture import Captured, Capturing
 
 
 class Graph:
     """A step of one size. In two parts if a backend must be refreshed when its tensors are made."""
 
-    def __init__(self, static: StaticBatch, parts: Sequence[Captured]) -> None:
-        self.static, self._parts = static, parts
+    def __init__(
+        self, static: StaticBatch, parts: Sequence[Captured], samples: bool, again: Captured | None
+    ) -> None:
+        """`samples`: the last part ends with ids. `again`: samples rows that truncate instead."""
+        self.static, self._parts, self._samples, self._again = static, parts, samples, again
 
-    def replay(self, decodes: Decodes) -> None:
+    def replay(self, decodes: Decodes) -> Tensor | None:
+        """Start a step. -> its ids [B]; None if they must be sampled from the logits."""
         self.static.load(decodes)
         self._parts[0].replay()
         if len(self._parts) > 1:
             self.static.refresh(decodes)
             self._parts[1].replay()
+        needs = decodes.sampled.needs & ~columns.RANDOM
+        if not self._samples or needs & ~(columns.TRUNCATION if self._again else 0):
+            return None
+        if needs and self._again is not None:
+            self._again.replay()
+        return self.static.ids[: len(decodes.rows)]
 
     @property
     def logits(self) -> Tensor:
@@ -47,7 +60,12 @@ class Graphs:
         self, step: Step, limits: Limits, sizes: Sequence[int], capturing: Capturing
     ) -> None:
         self.step, self.sizes, self._capturing = step, list(sizes), capturing
-        self.samples = step.sampler.graphable  # else the graphs end at the logits
+        self._samples = step.sampler.graphable  # else the graphs end at the logits
+        self._truncates = (
+            step.sampler.graphable_truncation
+            and self._samples
+            and step.sampling.kernels is not None
+        )
         self._buffers = Buffers(step, limits, self.sizes[-1])
         self._ends: Any = ends
         if capturing.device.type == "cuda" and installed("triton"):
@@ -59,20 +77,18 @@ class Graphs:
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def replay(self, decodes: Decodes) -> Graph:
-        """Start the step on the smallest graph that has room for it."""
-        size = chosen(self.sizes, len(decodes.rows))
-        graph = self._graphs.get(size)
-        if graph is None:
-            graph = self.capture(size)
+    def fitting(self, requests: int) -> Graph:
+        """The smallest graph that has room for so many requests."""
+        size = chosen(self.sizes, requests)
+        if size not in self._graphs:
+            self.capture(size)
             self._capturing.tidy()
-        graph.replay(decodes)
-        return graph
+        return self._graphs[size]
 
-    def capture(self, size: int) -> Graph:
+    def capture(self, size: int) -> None:
         """Capture a size, if it is not yet. What it runs meanwhile is nothing but padding."""
         if size in self._graphs:
-            return self._graphs[size]
+            return
         step, static = self.step, StaticBatch(self._buffers, size)
         static.load(None)
 
@@ -82,19 +98,27 @@ class Graphs:
         def rest() -> Tensor:
             static.plan(step.backends)
             logits = step.logits(step.forward(static.batch), static.batch)
-            if self.samples:
-                step.sample(logits, static.batch)
-                self._ends.finish(static, logits)
+            if self._samples:
+                self._sample(static, static.rows, logits)
             return logits
 
         def whole() -> Tensor:
             begin()
             return rest()
 
-        parts = [begin, rest] if static.private else [whole]
-        graph = Graph(static, [self._capturing.capture(part) for part in parts])
-        self._graphs[size] = graph
-        return graph
+        capture = self._capturing.capture
+        parts = [capture(begin), capture(rest)] if static.private else [capture(whole)]
+        again = None
+        if self._truncates:
+            rows = static.rows.with_truncation()
+            again = capture(lambda: self._sample(static, rows, parts[-1].result))
+        parts[-1].let_go()
+        self._graphs[size] = Graph(static, parts, self._samples, again)
+
+    def _sample(self, static: StaticBatch, rows: CapturedRows, logits: Tensor | None) -> None:
+        assert logits is not None
+        self.step.sample(logits, replace(static.batch, rows=rows))
+        self._ends.finish(static, rows.drawn, logits)
 
     def measure(self) -> tuple[int, int]:
         """Capture the two largest. -> bytes of the first, and of each one after it."""

@@ -39,11 +39,11 @@ def begin(static: StaticBatch) -> None:
     )
 
 
-def finish(static: StaticBatch, logits: Tensor) -> None:
+def finish(static: StaticBatch, drawn: Tensor, logits: Tensor) -> None:
     """See `ends.finish`."""
     history = static.tables.history
     _finish[(static.size,)](
-        static.rows.drawn,
+        drawn,
         logits,
         logits.stride(0),
         history,

@@ -29,8 +29,9 @@ class CudaGraph(Runner):
     """Captures embedding, layers, head, sampler, and the way of the ids back into the history.
 
     A step costs the host one copy and one replay. What is missing to a captured size is padding:
-    context 0, slot -1, and a row of the tables that is nobody's. Rows that ask for more than a
-    temperature are sampled again, eagerly, from the logits that the graph leaves.
+    context 0, slot -1, and a row of the tables that is nobody's. Rows with top_k, top_p or min_p
+    are sampled again by a small graph of their own, where the kernel set can do that, and rows that
+    ask for more by the sampler itself, from the logits that the graph leaves.
     """
 
     @dataclass
@@ -141,11 +142,12 @@ class CudaGraph(Runner):
     @torch.inference_mode()
     def decode(self, decodes: Decodes) -> Sampled:
         assert self._graphs is not None
-        graph, count = self._graphs.replay(decodes), len(decodes.rows)
-        if self._graphs.samples and decodes.sampled.plain:
-            return Sampled(graph.static.ids[:count])
+        graph = self._graphs.fitting(len(decodes.rows))
+        ids = graph.replay(decodes)
+        if ids is not None:
+            return Sampled(ids)
         batch = replace(graph.static.batch, rows=decodes.sampled)
-        return self.step.sample(graph.logits[:count], batch)
+        return self.step.sample(graph.logits[: len(decodes.rows)], batch)
 
     def close(self) -> None:
         self._graphs, self.most_decodes = None, 0
