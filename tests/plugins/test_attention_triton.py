@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from core.errors import UserError
 from core.testing.attention import AttentionCase
 from core.testing.numbers import assert_close, bits
 from core.types import AttentionMetadata, AttentionShape
 from plugins.attention.triton import recipes
 from plugins.attention.triton.backend import TritonAttention
 from plugins.kernels.torch import TorchKernels
+from tests.plugins.flash_fakes import install
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -33,7 +35,7 @@ def runs(device: str) -> None:
         pytest.skip("Triton kernels need --on cuda, or TRITON_INTERPRET=1")
 
 
-def instance(shape: AttentionShape, **options: bool) -> TritonAttention:
+def instance(shape: AttentionShape, **options: Any) -> TritonAttention:
     assert TritonAttention.rejects(shape) == []
     return TritonAttention(shape, TritonAttention.Options(**options))
 
@@ -204,7 +206,7 @@ def test_splits_are_joined_whatever_the_bound_was(device: str, old: int, bound: 
     meta = step.meta()
     meta.max_context = bound
     backend.plan(meta)
-    assert meta.private[backend].how.splits == recipes.power(-(-bound // 64))
+    assert meta.private[backend][0].how.splits == recipes.power(-(-bound // 64))
     for _ in range(2):  # the counters of arrivals are back at zero
         assert_close(step.run(backend, meta), step.case.expected(), HALF)
     plain = step.case.forward(backend, meta)
@@ -222,7 +224,7 @@ def test_the_order_of_requests_changes_nothing(
     backend = instance(step.case.shape)
     meta = step.meta()
     backend.plan(meta)
-    order = meta.private[backend].order.tolist()
+    order = meta.private[backend][0].order.tolist()
     lengths = meta.context_len.tolist()
     assert order == sorted(range(43), key=lambda b: -lengths[b])
     assert torch.equal(bits(step.run(backend, meta)), bits(plain))
@@ -242,6 +244,30 @@ def test_a_cache_of_float8(device: str) -> None:
         case.cache_dtype = torch.float8_e4m3fn
         found = case.run(instance(case.shape))
         assert_close(found, case.expected(), HALF)
+
+
+def test_prompts_may_be_left_to_flash_attention(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With small pages too, which FlashAttention 2 could not decode from."""
+    if not INTERPRETED:
+        pytest.skip("a stand-in computes on the CPU")
+    install(monkeypatch, 2, 3, capability=(9, 0))
+    requests = [(20, 1), (33, 1), (20, 30), (0, 50)]
+    for case in (
+        AttentionCase(requests, dtype=HALF),
+        AttentionCase([(0, 5), (0, 9)], dtype=HALF, window=4),
+    ):
+        for wish, expected in (("auto", 3), ("flash", 3), ("triton", None)):
+            backend = instance(replace(case.shape, device="cuda"), prompts=wish, pdl=False)
+            assert (backend._flash is None) == (expected is None)
+            assert_close(case.run(backend), case.expected(), HALF, wish)
+    install(monkeypatch, 2, capability=(9, 0))
+    assert instance(replace(case.shape, device="cuda"))._flash is None
+    assert instance(replace(case.shape, device="cuda"), prompts="flash")._flash is not None
+    install(monkeypatch, capability=(9, 0))
+    with pytest.raises(UserError, match=r"FlashAttention 3 .* is not installed"):
+        instance(replace(case.shape, device="cuda"), prompts="flash")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -26,13 +26,17 @@ class Flash(ABC):
     package: ClassVar[str]  # that a user installs
     marker: ClassVar[str]  # an import name that only this generation has
     functions: ClassVar[tuple[str, str]]  # varlen, and over the cache
-    reads_pages: ClassVar[bool] = False  # prompts may be read from the cache, page by page
     unlimited: ClassVar[Any] = (-1, -1)
 
     @classmethod
     @abstractmethod
     def rejects(cls, shape: AttentionShape, capability: Capability) -> list[str]:
         """Reasons not to use it for a shape on a device."""
+
+    @classmethod
+    def rejects_pages(cls, shape: AttentionShape, capability: Capability) -> list[str]:
+        """Reasons not to let it decode from the cache."""
+        return []
 
     @classmethod
     def load(cls) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -72,16 +76,23 @@ class Flash2(Flash):
     package = "flash-attn"
     marker = "flash_attn_2_cuda"
     functions = ("flash_attn:flash_attn_varlen_func", "flash_attn:flash_attn_with_kvcache")
-    reads_pages = True
 
     @classmethod
     def rejects(cls, shape: AttentionShape, capability: Capability) -> list[str]:
-        reasons = [] if capability >= (8, 0) else ["it needs compute capability 8.0 or above"]
-        if shape.page_size % 256:
-            reasons.append(
-                f"pages of {shape.page_size} tokens are no multiple of 256; set cache.page_size=256"
-            )
-        return reasons
+        return [] if capability >= (8, 0) else ["it needs compute capability 8.0 or above"]
+
+    @classmethod
+    def rejects_pages(cls, shape: AttentionShape, capability: Capability) -> list[str]:
+        if shape.page_size % 256 == 0:
+            return []
+        return [
+            f"pages of {shape.page_size} tokens are no multiple of 256; set cache.page_size=256"
+        ]
+
+    @property
+    def fits_pages(self) -> bool:
+        """Whether `paged_prompts` can read the cache."""
+        return self.shape.page_size % 256 == 0
 
     def paged_prompts(
         self,
@@ -138,6 +149,15 @@ class Flash4(Flash):
     @classmethod
     def rejects(cls, shape: AttentionShape, capability: Capability) -> list[str]:
         reasons = []
+        if capability < (8, 0):
+            reasons.append("it needs compute capability 8.0 or above")
+        if capability[0] >= 10 and shape.head_dim > 128 and shape.head_dim != 256:
+            reasons.append(f"head_dim {shape.head_dim} is neither up to 128 nor 256")
+        return reasons
+
+    @classmethod
+    def rejects_pages(cls, shape: AttentionShape, capability: Capability) -> list[str]:
+        reasons = []
         if capability[0] not in (9, 10, 11):
             reasons.append("it reads pages only on compute capability 9, 10 and 11")
         if shape.page_size > 32:
@@ -145,8 +165,6 @@ class Flash4(Flash):
                 f"pages of {shape.page_size} tokens: it would read slots that nobody wrote; set "
                 "cache.page_size=32"
             )
-        if capability[0] >= 10 and shape.head_dim > 128 and shape.head_dim != 256:
-            reasons.append(f"head_dim {shape.head_dim} is neither up to 128 nor 256")
         return reasons
 
     def __init__(self, shape: AttentionShape) -> None:

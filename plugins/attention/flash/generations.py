@@ -39,8 +39,33 @@ class Choice:
         return f"{text}; {'; '.join(self.against)}" if self.against else text
 
 
-def choose(shape: AttentionShape, number: int | None = None) -> Choice:
-    """The best generation for a shape, or just generation `number`. Imports what it considers."""
+def unfit(shape: AttentionShape) -> list[str]:
+    """What no generation can do for a shape."""
+    reasons = []
+    if shape.dtype not in (torch.float16, torch.bfloat16):
+        reasons.append(f"{shape.dtype} is neither float16 nor bfloat16")
+    if shape.cache_dtype not in (None, shape.dtype):
+        reasons.append(f"a cache of {shape.cache_dtype} beside {shape.dtype} is not implemented")
+    if shape.head_dim % 8 or not 8 <= shape.head_dim <= 256:
+        reasons.append(f"head_dim {shape.head_dim} is no multiple of 8 up to 256")
+    if shape.kv_heads < 1 or shape.heads % shape.kv_heads:
+        reasons.append(
+            f"{shape.heads} query heads cannot share {shape.kv_heads} key/value heads evenly"
+        )
+    if shape.window is not None and shape.window < 1:
+        reasons.append(f"a window of {shape.window} tokens sees nothing")
+    if shape.device != "cuda":
+        reasons.append(f"it runs on CUDA devices, not on {shape.device!r}")
+    return reasons
+
+
+def choose(shape: AttentionShape, number: int | None = None, decodes: bool = True) -> Choice:
+    """The best generation for a shape, or just generation `number`. Imports what it considers.
+
+    `decodes`: it must read the cache page by page, as decoding wants, not only prompts.
+    """
+    if reasons := unfit(shape):
+        return Choice(None, tuple(reasons))
     capability = torch.cuda.get_device_capability()
     against = []
     for flash in preference(capability):
@@ -50,7 +75,10 @@ def choose(shape: AttentionShape, number: int | None = None) -> Choice:
         if not installed(flash.marker):
             against.append(f"{name} ({flash.package}) is not installed")
             continue
-        if reasons := flash.rejects(shape, capability):
+        reasons = flash.rejects(shape, capability)
+        if decodes:
+            reasons += flash.rejects_pages(shape, capability)
+        if reasons:
             against += [f"{name}: {reason}" for reason in reasons]
             continue
         try:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from core.errors import UserError
 from core.interfaces import AttentionBackend
 from core.types import AttentionMetadata, AttentionShape, KVLayer
+from plugins.attention.flash.generations import choose
+from plugins.attention.flash.prompts import FlashPrompts, Prompts
 
 if TYPE_CHECKING:
     from plugins.attention.triton.launch import Work
+
+    Plan = tuple[Work, Prompts | None]
+
+log = logging.getLogger("plait")
 
 LARGEST_HEAD = 256
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -35,6 +43,14 @@ class TritonAttention(AttentionBackend):
             metadata={
                 "help": "let a kernel start while the one before it ends (programmatic dependent "
                 "launch), on devices of compute capability 9 and above"
+            },
+        )
+
+        prompts: Literal["auto", "triton", "flash"] = field(
+            default="auto",
+            metadata={
+                "help": "what attends from prompts: triton, or a flash that is installed; auto: "
+                "FlashAttention 3 or 4 if there is one"
             },
         )
 
@@ -85,19 +101,44 @@ class TritonAttention(AttentionBackend):
             and torch.cuda.get_device_capability() >= (9, 0)
         )
         self._launcher = Launcher(shape, pdl)
+        self._flash = self._choose_flash()
+
+    def _choose_flash(self) -> FlashPrompts | None:
+        wish = self.options.prompts
+        if wish == "triton" or (wish == "auto" and self.shape.device != "cuda"):
+            return None
+        choice = choose(self.shape, decodes=False)
+        if wish == "flash" and choice.best is None:
+            raise UserError(f"attention: triton: prompts=flash: {choice}.")
+        if choice.best is None or (wish == "auto" and choice.best.number == 2):
+            return None
+        log.info("attention: triton: prompts by %s", choice)
+        return FlashPrompts(choice.best(self.shape))
 
     def plan(self, meta: AttentionMetadata) -> None:
         work = self._launcher.plan(meta)
-        meta.private = {**(meta.private or {}), self: work}  # layers of other shapes plan too
+        prompts = None
+        if self._flash is not None and work.requests > work.decodes and meta.context_lens:
+            prompts = self._flash.plan(meta)
+        plan = (work, prompts)
+        meta.private = {**(meta.private or {}), self: plan}  # layers of other shapes plan too
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata
     ) -> Tensor:
-        work: Work = meta.private[self]
+        plan: Plan = meta.private[self]
+        work, prompts = plan
+        n = work.decodes
+        if prompts is not None and n == 0:
+            assert self._flash is not None
+            return self._flash.forward(q, k, v, cache, meta, prompts)
         out = q.new_empty(q.shape)
-        if work.decodes:
+        if n:
             self._launcher.decode(q, cache, meta, work, out)
-        if work.requests > work.decodes:
+        if prompts is not None:
+            assert self._flash is not None
+            out[n:] = self._flash.forward(q[n:], k[n:], v[n:], cache, meta, prompts)
+        elif work.requests > n:
             self._launcher.prompt(q, cache, meta, work, out)
         return out
 
@@ -115,7 +156,8 @@ class TritonAttention(AttentionBackend):
         meta: AttentionMetadata,
     ) -> Tensor:
         out = qkv.new_empty(len(qkv), self.shape.heads * self.shape.head_dim)
-        self._launcher.fused(qkv, norms, rope, positions, cache, meta, meta.private[self], out)
+        work, _ = meta.private[self]
+        self._launcher.fused(qkv, norms, rope, positions, cache, meta, work, out)
         return out
 
 
