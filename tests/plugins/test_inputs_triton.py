@@ -68,6 +68,16 @@ def test_random_steps_are_those_of_the_twin(ours: Any, device: str, seed: int) -
     _compare(ours, requests, rng.choice((1, 5, 16, 64, 256)), rng, device)
 
 
+def test_columns_may_be_those_of_a_table(ours: Any, device: str) -> None:
+    given = columns_of([(3, 2), (0, 1)], random.Random(1), device)
+    table = torch.stack((given["rows"], given["starts"]), 1)
+    given["rows"], given["starts"] = table.unbind(1)
+    state = torch.arange(ROWS * LENGTH, dtype=torch.int32, device=device).view(ROWS, LENGTH)
+    given |= {"history": state, "page_table": state.clone(), "page_size": 1, "width": 5}
+    for x, y in zip(ours.derive(**given)[:3], batching.derive(**given)[:3], strict=True):
+        assert torch.equal(x, y)
+
+
 def _compare(
     ours: Any, requests: list[tuple[int, int]], page_size: int, rng: random.Random, device: str
 ) -> None:

@@ -119,6 +119,8 @@ def best(
     rows, size = logits.shape[0], vocab or logits.shape[1]
     if logits.stride(1) != 1:
         logits = logits.contiguous()
+    assert all(x.is_contiguous() for x in (columns, index, positions))
+    assert floor is None or floor.is_contiguous()
     block, warps = (1024, 4) if rows <= FEW else (4096, 8)
     slices = -(-size // block)
     scores = torch.empty((rows, slices), dtype=torch.float32, device=logits.device)

@@ -243,6 +243,7 @@ def floors(logits: Tensor, columns: Tensor, index: Tensor, pdl: bool) -> Tensor:
     rows, size = logits.shape
     if logits.stride(1) != 1:
         logits = logits.contiguous()
+    assert all(x.is_contiguous() for x in (columns, index))
     assert size < 1 << 24, "counts are kept in float32"
     groups = -(-size // GROUP.value)
     floats = {"dtype": torch.float32, "device": logits.device}

@@ -82,6 +82,7 @@ def derive(
     most tokens of a request in this step; width: most pages of a request.
     """
     device = rows.device
+    rows, starts = rows.contiguous(), starts.contiguous()  # a plan's columns may be a table's
     tokens, positions, slots = (
         torch.empty(total, dtype=torch.int64, device=device) for _ in range(3)
     )

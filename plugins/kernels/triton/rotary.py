@@ -171,7 +171,7 @@ def rope_store(
     """`core.interfaces.Kernels.rope_store`. Any strides, but entries of a head are neighbours."""
     tokens, heads, size = q.shape
     kv_heads = k.shape[1]
-    assert rope.is_contiguous()
+    assert all(x.is_contiguous() for x in (rope, positions, slots))
     assert q.stride(2) == k.stride(2) == v.stride(2) == 1
     assert cache.k.stride(3) == cache.v.stride(3) == 1
     q_out = torch.empty(q.shape, dtype=q.dtype, device=q.device)

@@ -1,0 +1,44 @@
+"""A whole engine on the Triton kernels, beside one on plain torch.
+
+Runs on CUDA (`--on cuda`), and without a GPU where TRITON_INTERPRET=1 is set.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from core import LLM, SamplingParams
+
+pytest.importorskip("triton")
+MORE = 6 if os.environ.get("TRITON_INTERPRET") == "1" else 40
+PROMPTS = ["Once upon a time", "The whale", "It was", "London", "She", "A long, long sentence of"]
+WISHES = [
+    {"temperature": 0},
+    {"temperature": 0.8},
+    {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+    {"temperature": 1.2, "min_p": 0.05, "presence_penalty": 1.0},
+    {"top_p": 0.5, "logprobs": 2},
+    {"temperature": 0, "repetition_penalty": 1.3},
+]
+
+
+def written(kernels: str, device: str) -> list[list[int]]:
+    params = [
+        SamplingParams(seed=s, max_tokens=MORE, ignore_eos=True, **wish)
+        for s, wish in enumerate(WISHES)
+    ]
+    with LLM(
+        "models/qwen3/tiny", device=device, dtype="float32", kernels=kernels, attention="sdpa",
+        runner="eager", max_model_len=256, max_num_batched_tokens=16,
+    ) as llm:  # fmt: skip
+        return [list(r.outputs[0].token_ids) for r in llm.generate(PROMPTS, params)]
+
+
+def test_an_engine_writes_the_same_as_on_plain_torch(device: str) -> None:
+    from plugins.kernels.triton.launching import interpreted
+
+    if not device.startswith("cuda") and not interpreted():
+        pytest.skip("Triton kernels need --on cuda, or TRITON_INTERPRET=1")
+    assert written("triton", device) == written("torch", device)
