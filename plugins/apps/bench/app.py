@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from core.setup import Setup
     from plugins.apps.bench.comparison import Side
     from plugins.apps.bench.roofline import ModelSize
+    from plugins.apps.bench.workloads import Workload
 
 WARM_UP = "decode:1:3:8:99"
 
@@ -49,6 +50,14 @@ class Bench(App):
         out: str | None = field(
             default=None, metadata={"help": "file to which the JSON lines are added as well"}
         )
+        trace: str | None = field(
+            default=None,
+            metadata={
+                "help": "file for a profiler's trace of decode steps of the first workload; with "
+                "it nothing is timed but the device's idle time a step"
+            },
+        )
+        trace_steps: int = field(default=30, metadata={"help": "steps that are traced"})
 
     options: Options
 
@@ -60,6 +69,8 @@ class Bench(App):
         loads = workloads(self.options.workloads)
         if self.options.repeat < 1:
             raise UserError(f"run.repeat must be 1 or more, not {self.options.repeat}.")
+        if self.options.trace is not None:
+            return self._trace(config, loads[0], Path(self.options.trace))
 
         from core import LLM
         from core.setup import device_of, dtype_of, read_setup
@@ -93,6 +104,21 @@ class Bench(App):
             for work in loads:
                 comparison.run(work)
             comparison.show()
+        return 0
+
+    def _trace(self, config: Config, work: Workload, path: Path) -> int:
+        from core import LLM
+        from plugins.apps.bench.measure import fold
+        from plugins.apps.bench.trace import show_trace
+
+        if self.options.trace_steps < 1 or work.arrives:
+            raise UserError(
+                "run.trace takes run.trace_steps of 1 or more, and a first workload whose requests "
+                f"start together; {self.options.trace_steps} and {work.name!r} were given."
+            )
+        with LLM.open(config) as llm:
+            vocabulary = llm.engine.setup.model_config.vocab_size
+            show_trace(llm, fold(work, vocabulary), path, self.options.trace_steps)
         return 0
 
     def _peer(

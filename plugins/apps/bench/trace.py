@@ -1,0 +1,135 @@
+"""A profiler's trace of a few decode steps, and how long the device had nothing to do in them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core.errors import UserError
+
+if TYPE_CHECKING:
+    from core.llm import LLM
+    from plugins.apps.bench.workloads import Workload
+
+UNTRACED = 20  # steps before the first that is traced, once every request decodes
+ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of the trace's events
+
+
+@dataclass(frozen=True)
+class Times:
+    """Microseconds of all traced steps together, on the device."""
+
+    span: float  # from the first event to the end of the last
+    busy: float  # with at least one event
+    events: int
+    gap: float  # the longest time without any
+
+    @property
+    def idle(self) -> float:
+        return self.span - self.busy
+
+
+def device_times(events: Iterable[Mapping[str, Any]]) -> Times | None:
+    """What the events of a Chrome trace say about the device; None when none is the device's.
+
+    Kernels may overlap: with programmatic dependent launch one starts while another ends.
+    """
+    spans = sorted(
+        (float(event["ts"]), float(event["ts"]) + float(event["dur"]))
+        for event in events
+        if event.get("cat") in ON_DEVICE and "dur" in event
+    )
+    if not spans:
+        return None
+    first, until = spans[0][0], spans[0][0]
+    busy = gap = 0.0
+    for start, stop in spans:
+        gap = max(gap, start - until)
+        busy += max(0.0, stop - max(start, until))
+        until = max(until, stop)
+    return Times(until - first, busy, len(spans), gap)
+
+
+def show_trace(llm: LLM, work: Workload, path: Path, steps: int) -> None:
+    """Let the requests of a workload decode, and write a trace of `steps` steps to `path`."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    running = _decoding(llm, work, steps)
+    kinds = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        kinds.append(ProfilerActivity.CUDA)
+        torch.cuda.synchronize()
+    with profile(activities=kinds) as profiler:
+        began = time.perf_counter()
+        for _ in range(steps):
+            llm.engine.step()
+        host = 1e6 * (time.perf_counter() - began) / steps
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    profiler.export_chrome_trace(str(path))
+    for line in summary(host, device_times(_events(path)), running, steps):
+        print(line, file=sys.stderr)
+    print(f"trace of {steps} steps: {path} (open it in https://ui.perfetto.dev)", file=sys.stderr)
+
+
+def _decoding(llm: LLM, work: Workload, steps: int) -> int:
+    """Add requests, and step until all decode. -> how many run."""
+    from core.sampling.params import SamplingParams
+    from plugins.apps.bench.workloads import TEMPERATURE
+
+    engine = llm.engine
+    items = work.items[: engine.limits.max_num_seqs]
+    # more tokens than there are steps, so that nobody ends while others begin or are traced
+    tokens = sum(-(-len(i.prompt) // engine.limits.max_num_batched_tokens) + 1 for i in items)
+    tokens += UNTRACED + steps + 2
+    longest = max(len(item.prompt) for item in items) + tokens
+    if longest > engine.limits.max_length:
+        raise UserError(
+            f"a trace of {steps} steps of workload {work.name!r} needs {longest} tokens a request, "
+            f"and the engine takes {engine.limits.max_length}. Lower run.trace_steps, or raise "
+            "model.max_length."
+        )
+    for item in items:
+        params = SamplingParams(temperature=TEMPERATURE, max_tokens=tokens, ignore_eos=True)
+        engine.add(item.prompt, params)
+    engine.step()
+    while engine.statistics()["waiting"]:
+        engine.step()
+    for _ in range(UNTRACED):
+        engine.step()
+    running = engine.statistics()["running"]
+    if running < len(items):
+        raise UserError(
+            f"only {running} of the {len(items)} requests of workload {work.name!r} have room in "
+            "the cache together. Give it more memory, or trace a smaller workload."
+        )
+    return running
+
+
+def summary(host: float, device: Times | None, running: int, steps: int) -> list[str]:
+    """Lines for people; `host`: microseconds of a step by the host's clock."""
+    lines = [f"{running} requests decode: {host:,.0f} us a step"]
+    if device is None:
+        return [*lines, "no device was traced"]
+    share = 100 * device.idle / max(device.span, 1e-9)
+    return [
+        *lines,
+        f"device: busy {device.busy / steps:,.0f} us, idle {device.idle / steps:,.1f} us "
+        f"({share:.1f}%) a step, longest gap {device.gap:,.1f} us",
+        f"device: {device.events / steps:,.1f} kernels and copies a step",
+    ]
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
+    if data[:2] == b"\x1f\x8b":
+        data = gzip.decompress(data)
+    events: list[dict[str, Any]] = json.loads(data)["traceEvents"]
+    return events

@@ -1,0 +1,85 @@
+"""Traces of decode steps: the device's idle time against brute force, and a whole run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.run import main
+from plugins.apps.bench.trace import Times, device_times, summary
+from tests.tiny import save_tiny
+
+CONFIG = str(Path(__file__).resolve().parents[3] / "configs" / "qwen3-bench.yaml")
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), min_size=1, max_size=12))
+def test_busy_time_is_the_union_of_all_events(spans: list[tuple[int, int]]) -> None:
+    events = [{"cat": "kernel", "ts": start, "dur": length} for start, length in spans]
+    events += [{"cat": "cpu_op", "ts": 0, "dur": 100}, {"ph": "M"}, {"cat": "kernel", "ts": 3}]
+    covered = [any(a <= t < a + n for a, n in spans) for t in range(100)]
+    first, last = min(a for a, _ in spans), max(a + n for a, n in spans)
+    longest = run = 0
+    for t in range(first, last):
+        run = 0 if covered[t] or any(a == t for a, _ in spans) else run + 1
+        run = 1 if not covered[t] and any(a == t for a, _ in spans) else run
+        longest = max(longest, run)
+    found = device_times(events)
+    assert found is not None
+    assert (found.span, found.busy) == (last - first, sum(covered))
+    assert found.events == len(spans)
+    assert found.gap == longest
+
+
+def test_a_host_without_a_device_is_said_to_be_one() -> None:
+    assert device_times([{"cat": "cpu_op", "ts": 0, "dur": 5}]) is None
+    assert summary(12.0, None, 3, 5) == ["3 requests decode: 12 us a step", "no device was traced"]
+
+
+def test_times_are_told_for_a_step() -> None:
+    lines = summary(1200, Times(span=10_000, busy=9_000, events=400, gap=70), 8, 10)
+    assert lines == [
+        "8 requests decode: 1,200 us a step",
+        "device: busy 900 us, idle 100.0 us (10.0%) a step, longest gap 70.0 us",
+        "device: 40.0 kernels and copies a step",
+    ]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory, device: str) -> list[str]:
+    path = save_tiny(tmp_path_factory.mktemp("tiny"))
+    small = ["model.max_length=null", "cache.pages=60", "cache.page_size=16"]
+    scheduler = ["scheduler.max_num_seqs=8"]
+    return [CONFIG, f"model.path={path}", f"model.device={device}", *small, *scheduler]
+
+
+def test_steps_are_traced_to_a_file(words, device, tmp_path, capsys) -> None:
+    path = tmp_path / "trace.json"
+    asked = [f"run.trace={path}", "run.trace_steps=4", "run.workloads=[decode:3:9:8:1]"]
+    assert main([*words, *asked]) == 0
+    said = capsys.readouterr().err
+    assert "3 requests decode: " in said
+    assert f"trace of 4 steps: {path}" in said
+    assert ("no device was traced" in said) == (device == "cpu")
+    assert len(json.loads(path.read_text())["traceEvents"]) > 100
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (["run.trace_steps=0"], "run.trace takes run.trace_steps of 1 or more"),
+        (["run.trace_steps=300"], "Lower run.trace_steps, or raise model.max_length"),
+        (["run.workloads=[mixed:5:200:3:0]"], "whose requests start together"),
+        (
+            ["cache.pages=16", "run.workloads=[decode:8:25:8:1]"],
+            "of the 8 requests of workload 'decode:8:25:8:1' have room in the cache together",
+        ),
+    ],
+)
+def test_a_trace_that_cannot_be_made_is_refused(words, tmp_path, capsys, asked, sentence) -> None:
+    usual = [f"run.trace={tmp_path}/t.json", "run.trace_steps=4", "run.workloads=[decode:8:9:8:1]"]
+    assert main([*words, *usual, *asked]) == 2
+    assert sentence in capsys.readouterr().err
