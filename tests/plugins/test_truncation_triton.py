@@ -43,10 +43,10 @@ def some_params(rng: random.Random, vocab: int) -> SamplingParams:
     )
 
 
-@pytest.mark.parametrize("seed", range(12 if INTERPRETED else 60))
+@pytest.mark.parametrize("seed", range(12 if INTERPRETED else 40))
 def test_floors_are_those_of_sorting(ours: Any, device: str, seed: int) -> None:
     rng = random.Random(seed)
-    vocab = rng.choice([1, 5, 127, 128, 129, 1000, 5000, VOCAB])
+    vocab = rng.choice([1, 5, 128, 129, 5000, VOCAB])
     count = rng.randint(1, 4 if INTERPRETED else 40)
     wishes = [some_params(rng, vocab) for _ in range(count)]
     logits = normal(count, device, seed, vocab) * rng.choice([0.01, 1, 3, 20])
