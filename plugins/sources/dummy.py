@@ -12,10 +12,11 @@ from torch import Tensor
 
 from core.errors import UserError
 from core.parallel import Index, Source
-from core.parallel.recipe import Box, extent_of, slices, whole
+from core.parallel.recipe import Box, chunks, extent_of, length, slices, whole
 from core.parallel.sources import TORCH_TYPES
 
 FLOATING = ("F16", "BF16", "F32", "F64")
+BLOCK = 1 << 19  # values made at a time, so that threads do not quarrel over memory
 PER_WORD = 4  # values that one 64-bit word of the generator gives
 
 
@@ -59,6 +60,16 @@ class DummySource(Source):
         region = self._scaled(name, shape, block[inner], TORCH_TYPES[dtype])
         self.count(region)
         return region.reshape(extent_of(box))
+
+    def read_into(self, name: str, box: Box, out: Tensor) -> None:
+        if not box:
+            out.copy_(self.read(name, box).reshape(out.shape))
+            return
+        at = 0
+        for part in chunks(box, BLOCK):
+            rows = length(part[0])
+            out[at : at + rows].copy_(self.read(name, part))
+            at += rows
 
     def _values(self, name: str, start: int, stop: int) -> np.ndarray:
         """Elements [start, stop) of a tensor, as 16-bit whole numbers."""

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from core.errors import UserError
 from core.parallel.recipe import Box, slices
+from plugins.sources import dummy
 from plugins.sources.dummy import DummySource
 from plugins.sources.mmap import MmapSource
 
@@ -91,6 +92,13 @@ def test_a_made_up_region_is_a_region_of_the_whole(region: tuple[str, Box]) -> N
     found = source.read(name, box)
     assert found.dtype == whole.dtype
     assert torch.equal(found, whole[slices(box)])
+    out = torch.full(found.shape, 9.0, dtype=found.dtype)
+    dummy.BLOCK, usual = 11, dummy.BLOCK  # a row or a few at a time
+    try:
+        source.read_into(name, box, out)
+    finally:
+        dummy.BLOCK = usual
+    assert torch.equal(out, found)
 
 
 def test_made_up_values_depend_on_seed_and_name_and_have_the_planned_spread() -> None:
