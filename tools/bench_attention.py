@@ -3,6 +3,7 @@
     python -m tools.bench_attention                    the standard table, Qwen3-0.6B and 8B
     python -m tools.bench_attention --only triton      one backend
     python -m tools.bench_attention --sweep 64x1024    other sizes of launches: requests x context
+    python -m tools.bench_attention --sweep prompts    the same for prompts
 
 Each figure is a CUDA graph of many layers, each with a cache of its own, so that nothing is found
 in the second-level cache; the median of its replays, divided by the layers.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,8 @@ from core.interfaces import AttentionBackend
 from core.plugins import load
 from core.registry import registries
 from core.types import AttentionMetadata, AttentionShape, KVLayer
+from plugins.attention.triton import recipes
+from plugins.attention.triton.backend import TritonAttention
 
 BANDWIDTH = 4.3e12  # bytes a second that a copy moves on an H200
 COLD = 240 << 20  # bytes of caches that one replay walks through at least
@@ -148,6 +151,8 @@ def variants(name: str, decodes: bool) -> Iterator[tuple[str, dict[str, Any], bo
     if name == "triton" and decodes:
         yield "triton fused", {}, True
         yield "triton fused, no PDL", {"pdl": False}, True
+    if name == "triton" and not decodes:
+        yield "triton prompts=triton", {"prompts": "triton"}, False
     yield name, {}, False
 
 
@@ -186,41 +191,56 @@ def table(only: list[str]) -> None:
 
 def sweep(batch: int, context: int, model: str) -> None:
     """Every size of a launch that decodes, for one batch and context."""
-    from plugins.attention.triton import recipes
-    from plugins.attention.triton.backend import TritonAttention
-
     bench = Bench(shape(model), lengths(batch, context))
-    usual = recipes.decoding
     groups = batch * bench.shape.kv_heads
-    chosen = usual(groups, 128, 2, context, 2)
-    found = []
-    sizes = itertools.product(
-        (1, 2, 4, 8, 16, 32), ((32, 1, 3), (64, 2, 2), (64, 4, 1), (128, 4, 1))
-    )
-    for splits, (tile, warps, stages) in sizes:
-        if splits * groups > recipes.MOST_PROGRAMS and splits > 1:
-            continue
-        how = recipes.Decoding(splits, tile, max(tile, 64), warps, stages, groups <= recipes.MANY)
-        recipes.decoding = lambda *_, how=how: how  # type: ignore[assignment]
-        backend = TritonAttention(bench.shape, TritonAttention.Options())
-        found.append((bench.time(bench.fused(backend)), how))
-    recipes.decoding = usual
-    print(f"chosen: {chosen}")
+    shapes = ((32, 1, 3), (64, 2, 2), (64, 4, 1), (128, 4, 1))
+    ways = [
+        recipes.Decoding(splits, tile, max(tile, 64), warps, stages, groups <= recipes.MANY)
+        for splits, (tile, warps, stages) in itertools.product((1, 2, 4, 8, 16, 32), shapes)
+        if splits == 1 or splits * groups <= recipes.MOST_PROGRAMS
+    ]
+    print("chosen:", recipes.decoding(groups, 128, 2, context, 2))
+    try_all("decoding", ways, f"{model} b{batch} c{context}", bench)
+
+
+def sweep_prompts(model: str) -> None:
+    """Sizes of launches for prompts."""
+    requests, tokens, before = PROMPTS[0]
+    bench = Bench(shape(model), [tokens + before] * requests, tokens)
+    sizes = ((128, 64, 8, 3), (128, 64, 8, 2), (128, 128, 8, 3), (64, 64, 4, 3), (64, 64, 4, 2))
+    print("chosen:", recipes.prompting(128))
+    ways = [recipes.Prompting(*size) for size in sizes]
+    try_all("prompting", ways, f"{model} {requests} x {tokens}", bench)
+
+
+def try_all(name: str, ways: Sequence[Any], label: str, bench: Bench) -> None:
+    """Time a launch in every way, and show the best few."""
+    usual, found = getattr(recipes, name), []
+    for how in ways:
+        setattr(recipes, name, lambda *_, how=how: how)
+        backend = TritonAttention(bench.shape, TritonAttention.Options(prompts="triton"))
+        decodes = name == "decoding"
+        run = bench.fused(backend) if decodes else bench.plain(backend)
+        found.append((bench.time(run, graph=decodes), how))
+    setattr(recipes, name, usual)
     for us, how in sorted(found, key=lambda pair: pair[0])[:8]:
-        show(f"{model} b{batch} c{context}", bench, str(how), us)
+        show(label, bench, str(how), us)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", action="append", help="a backend; may be repeated")
-    parser.add_argument("--sweep", action="append", metavar="BxC", default=[])
+    parser.add_argument("--sweep", action="append", metavar="WHAT", default=[])
     parser.add_argument("--model", choices=MODELS, default="0.6B")
     given = parser.parse_args()
     load()
     print(torch.cuda.get_device_name(), "; percent of", BANDWIDTH / 1e12, "TB/s")
     for size in given.sweep:
-        batch, context = map(int, size.split("x"))
-        sweep(batch, context, given.model)
+        if size == "prompts":
+            sweep_prompts(given.model)
+        else:
+            batch, context = map(int, size.split("x"))
+            sweep(batch, context, given.model)
     if not given.sweep:
         ready = [e.name for e in registries.attention.entries() if not e.missing()]
         table(given.only or [name for name in ready if name != "sdpa"])
