@@ -59,7 +59,7 @@ class SamplingTable:
         self.columns = torch.zeros(max_rows, width, dtype=torch.int32, device=device)  # [R, C]
         self.needs = np.zeros(max_rows, np.int64)  # [R] bits of core.sampling.columns
         self.admissions: list[Admission | None] = [None] * max_rows
-        self._last: SampleRows | None = None
+        self._last: tuple[Ints, dict[Any, Any]] | None = None  # the rows, and what is known of them
 
     def admit(self, admissions: Sequence[Admission]) -> None:
         """Fill rows with the parameters of the requests that take them."""
@@ -85,12 +85,10 @@ class SamplingTable:
         When the rows are those of the step before, as in most decode steps, what was found out
         about them is kept.
         """
-        last, ends = self._last, positions.copy()
-        if last is not None and np.array_equal(rows, last.rows):
-            self._last = SampleRows(self, last.rows, ends, last.memo)
-        else:
-            self._last = SampleRows(self, rows.copy(), ends, {})
-        return self._last
+        last = self._last
+        if last is None or not np.array_equal(rows, last[0]):
+            last = self._last = rows.copy(), {}
+        return SampleRows(self, last[0], positions.copy(), last[1])
 
     def send(self, array: NDArray[Any]) -> Tensor:
         """A host array on the device. The copy is the caller's, and nobody waits for it."""

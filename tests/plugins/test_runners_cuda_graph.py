@@ -113,8 +113,10 @@ def replays(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.parametrize("attention", ["dense", "dense-static"])
-def test_greedy_tokens_are_those_of_transformers(engine, expected, monkeypatch, attention):
+@pytest.mark.parametrize("attention", ["dense", "dense-static", "triton"])
+def test_greedy_tokens_are_those_of_transformers(engine, expected, monkeypatch, attention, device):
+    if attention == "triton" and device == "cpu":
+        pytest.skip("it needs a GPU")
     llm = engine(attention=attention)
     seen = replays(llm, monkeypatch)
     assert answers(llm) == expected

@@ -139,3 +139,7 @@ class Graphs:
         for size in reversed(self.sizes):
             self.capture(size)
         self._capturing.tidy()
+
+    def close(self) -> None:
+        """Drop all graphs, and with the last of them the memory that they share."""
+        self._graphs.clear()

@@ -150,4 +150,6 @@ class CudaGraph(Runner):
         return self.step.sample(graph.logits[: len(decodes.rows)], batch)
 
     def close(self) -> None:
+        if self._graphs is not None:
+            self._graphs.close()
         self._graphs, self.most_decodes = None, 0
