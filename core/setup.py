@@ -73,7 +73,7 @@ def open_source(config: Config, setup: Setup) -> Source:
         if found is not None:
             assert isinstance(found, Source), found
             return found
-        name = "mmap" if device_of(config, 0).type == "cpu" else "pread"
+        name = "pread" if config.model.device.startswith("cuda") else "mmap"
     source: type[Source] = registry.sources.get(name)
     expected = setup.plan.expected_index(dtype_name(dtype_of(config, setup)))
     return source.open(setup.checkpoint.path, expected, seed=config.model.seed)

@@ -26,7 +26,7 @@ class Dense(AttentionBackend):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata
     ) -> Tensor:
-        tokens = torch.arange(len(q), device=q.device)
+        tokens = torch.arange(len(q), dtype=torch.int32, device=q.device)
         owner = torch.bucketize(tokens, meta.query_start[1:], right=True)  # [T]
         seen = meta.private[self][owner] - (meta.query_start[1:][owner] - tokens - 1)  # [T]
         pages = meta.page_table.long().clamp(0, len(cache.k) - 1)[owner]  # [T, P]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ class Communicator(ABC):
 
     rank: int
     size: int
+    graphable: ClassVar[bool] = False  # its collectives on tensors may be captured in a CUDA graph
 
     @abstractmethod
     def gather_all(self, x: Tensor) -> list[Tensor]:
@@ -96,6 +97,7 @@ class Solo(Communicator):
     """A group of one."""
 
     rank, size = 0, 1
+    graphable = True
 
     def gather_all(self, x: Tensor) -> list[Tensor]:
         return [x]

@@ -75,6 +75,8 @@ class GlooCommunicator(Communicator):
 class NcclCommunicator(Communicator):
     """CUDA tensors on the current stream. Sums are NCCL's: every rank gets the same bits."""
 
+    graphable = True
+
     def __init__(
         self, store: Store, rank: int, size: int, timeout: float, device: torch.device
     ) -> None:

@@ -69,12 +69,13 @@ def largest_steps(limits: Limits, sampler: Sampler) -> Iterator[StepPlan]:
     most, longest = limits.max_num_batched_tokens, limits.max_length - 1
     rows = min(limits.max_num_seqs, most)
     params = PLAIN if sampler.accepts(DEMANDING) else DEMANDING
-    spread = np.minimum(np.full(rows, most // rows) + (np.arange(rows) < most % rows), longest)
+    rest = np.arange(rows) >= rows - most % rows  # requests of one token come first, if any
+    spread = np.minimum(most // rows + rest, longest)
     yield _plan(0, np.zeros_like(spread), spread, params)
     whole = np.full(min(most // longest, rows), longest)
-    rest = most - int(whole.sum())
-    if rest and len(whole) < rows:
-        whole = np.append(whole, rest)
+    left = most - int(whole.sum())
+    if left and len(whole) < rows:
+        whole = np.append(left, whole)
     yield _plan(1, np.zeros_like(whole), whole, params)
     yield _plan(2, np.full(rows, min(longest, LONG) - 1), np.ones(rows, np.int32), params)
 

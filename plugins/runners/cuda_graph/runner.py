@@ -106,14 +106,15 @@ class CudaGraph(Runner):
         self.close()
         device = step.rows.history.device
         capturing = capturing_on(device)
-        rigid = {type(b).__name__ for b in step.backends if not b.graphable}
+        rigid = {f"attention by {type(b).__name__}" for b in step.backends if not b.graphable}
+        if not step.comm.graphable:
+            rigid.add(f"the collectives of {type(step.comm).__name__}")
         if capturing is None:
             log.info("runner cuda_graph: no graphs on %s; every step runs eagerly", device)
         elif rigid:
             log.warning(
-                "runner cuda_graph: the attention backend %s cannot be captured; every step runs "
-                "eagerly",
-                ", ".join(rigid),
+                "runner cuda_graph: %s cannot be captured; every step runs eagerly",
+                " and ".join(sorted(rigid)),
             )
         if capturing is None or rigid:
             return None
