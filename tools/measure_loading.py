@@ -1,11 +1,11 @@
 """Time the ways in which weights come to a device, beside what the bus and the disk cache give.
 
-    python -m tools.make_checkpoint /tmp/8b --config models/qwen3/sizes/Qwen3-8B --tokenizer none
-    python -m tools.measure_loading /tmp/8b                       # every source, on auto's device
-    python -m tools.measure_loading /tmp/8b --tensor 2 --sources pread mmap
+    python -m tools.make_checkpoint CHECKPOINT --config models/qwen3/sizes/Qwen3-8B --tokenizer none
+    python -m tools.measure_loading CHECKPOINT      # every source, to a GPU where there is one
+    python -m tools.measure_loading CHECKPOINT --tensor 2 --sources pread mmap
 
 Files are read once before, so that all sources read the system's cache. With --tensor N it loads
-what rank 1 of N does.
+what the last rank does.
 """
 
 from __future__ import annotations
