@@ -40,7 +40,7 @@ class CudaGraph(Runner):
             default_factory=list,
             metadata={
                 "help": "batch sizes to capture; a smaller batch is padded. Empty: 1, 2, 4, steps "
-                "of 8 to 256 and of 16 above. The largest possible batch is always one of them"
+                "of 8 to 256, of 16 to 512 and so on. The largest possible batch is always one"
             },
         )
         capture: Literal["start", "lazy"] = field(
@@ -74,6 +74,7 @@ class CudaGraph(Runner):
         graphs = self._begin(step, limits)
         self.step = step
         if graphs is None:
+            log.info("runner cuda_graph: %s; every step runs eagerly", self._obstacle)
             return
         began = time.monotonic()
         if self.options.memory is not None:
@@ -102,21 +103,16 @@ class CudaGraph(Runner):
         )
 
     def _begin(self, step: Step, limits: Limits) -> Graphs | None:
-        """None where nothing can be captured, which is logged."""
+        """None where nothing can be captured, for reasons that are then in `_obstacle`."""
         self.close()
-        device = step.rows.history.device
-        capturing = capturing_on(device)
-        rigid = {f"attention by {type(b).__name__}" for b in step.backends if not b.graphable}
+        capturing = capturing_on(step.rows.history.device)
+        rigid = [f"attention by {type(b).__name__}" for b in step.backends if not b.graphable]
         if not step.comm.graphable:
-            rigid.add(f"the collectives of {type(step.comm).__name__}")
-        if capturing is None:
-            log.info("runner cuda_graph: no graphs on %s; every step runs eagerly", device)
-        elif rigid:
-            log.warning(
-                "runner cuda_graph: %s cannot be captured; every step runs eagerly",
-                " and ".join(sorted(rigid)),
-            )
+            rigid.append(f"the way in which ranks talk, {type(step.comm).__name__},")
         if capturing is None or rigid:
+            self._obstacle = f"there are no graphs on {step.rows.history.device}"
+            if capturing is not None:
+                self._obstacle = f"{' and '.join(dict.fromkeys(rigid))} cannot be captured"
             return None
         most = min(limits.max_num_seqs, limits.max_num_batched_tokens)
         sizes = standard(most)

@@ -6,13 +6,16 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-SMALL = (1, 2, 4)
+DENSE = [1, 2, 4, *range(8, 257, 8)]
 
 
 def standard(most: int) -> list[int]:
-    """1, 2, 4, then steps of 8 to 256 and of 16 above, and always `most`. Ascending."""
-    candidates = [*SMALL, *range(8, 257, 8), *range(272, most, 16)]
-    return [size for size in candidates if size < most] + [most]
+    """1, 2, 4, steps of 8 to 256, of 16 to 512, of 32 to 1024 and so on, and `most`. Ascending."""
+    sizes, step = list(DENSE), 16
+    while sizes[-1] < most:
+        sizes += range(sizes[-1] + step, 2 * sizes[-1] + 1, step)
+        step *= 2
+    return [size for size in sizes if size < most] + [most]
 
 
 def chosen(sizes: Sequence[int], requests: int) -> int:
