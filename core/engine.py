@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from core import registry
-from core.errors import EngineDead, UserError
+from core.errors import EngineDead, Mistakes, UserError
 from core.generation import Generation
 from core.setup import read_setup
 from core.startup import announce
@@ -49,8 +49,12 @@ class Engine:
         self.config = config
         self.hooks = acting(config)
         self.hooks.configure(config=config)
-        self.setup = read_setup(config)
-        self.tokenizer: TokenizerLike | None = open_tokenizer(config)
+        mistakes = Mistakes()
+        with mistakes.noted():
+            self.setup = read_setup(config)
+        with mistakes.noted():
+            self.tokenizer: TokenizerLike | None = open_tokenizer(config)
+        mistakes.tell()
         self.executor: Executor = registry.executors.get(config.executor.use)(
             config.executor.options, config
         )
@@ -64,20 +68,21 @@ class Engine:
                 config.sampler.options, self.limits
             )
         except BaseException:
+            self.eos_ids = frozenset(
+                self.setup.checkpoint.eos_ids()
+                | (self.tokenizer.eos_ids if self.tokenizer else set())
+            )
+            self._generations: dict[str, Generation] = {}
+            self._owner: dict[Request, Generation] = {}
+            self._flight: deque[Launched] = deque()
+            self._random = random.Random(config.model.seed)
+            self._count = 0
+            self._dead: EngineDead | None = None
+            self._closed = False
+            announce(self, time.monotonic() - began)
+            self.hooks.engine_started(engine=self)
             self.executor.shutdown()
             raise
-        self.eos_ids = frozenset(
-            self.setup.checkpoint.eos_ids() | (self.tokenizer.eos_ids if self.tokenizer else set())
-        )
-        self._generations: dict[str, Generation] = {}
-        self._owner: dict[Request, Generation] = {}
-        self._flight: deque[Launched] = deque()
-        self._random = random.Random(config.model.seed)
-        self._count = 0
-        self._dead: EngineDead | None = None
-        self._closed = False
-        announce(self, time.monotonic() - began)
-        self.hooks.engine_started(engine=self)
 
     # requests
 
@@ -277,7 +282,7 @@ def open_tokenizer(config: Config) -> TokenizerLike | None:
     name = config.model.tokenizer
     from core.checkpoint import find
 
-    path = find(name if name is not None else config.model.path)
+    path = find(config.model.path) if name is None else find(name, "model.tokenizer")
     found: TokenizerLike | None = offer("open_tokenizer", path=path)
     if found is not None:
         return found

@@ -81,12 +81,16 @@ class Rope:
         frequencies, factor = ROPE_INIT_FUNCTIONS[self.kind](config, seq_len=self.length)
         return frequencies, factor
 
-    def table(self, device: torch.device | str = "cpu") -> Tensor:
-        """Cosines and sines of every position, float32 [length, 2, head_dim / 2]."""
+    def table(self, device: torch.device | str = "cpu", positions: int | None = None) -> Tensor:
+        """Cosines and sines of every position, float32 [length, 2, head_dim / 2].
+
+        `positions`: the first so many are enough.
+        """
         import torch
 
         frequencies, factor = self.frequencies()
-        angles = torch.arange(self.length, dtype=torch.float)[:, None] * frequencies.cpu()
+        rows = self.length if positions is None else min(positions, self.length)
+        angles = torch.arange(rows, dtype=torch.float)[:, None] * frequencies.cpu()
         return torch.stack([angles.cos() * factor, angles.sin() * factor], 1).to(device)
 
 

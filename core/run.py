@@ -6,8 +6,6 @@ import argparse
 import logging
 import os
 import sys
-import traceback
-from pathlib import Path
 from typing import NoReturn
 
 from core import __version__, plugins
@@ -31,9 +29,8 @@ def main(argv: list[str] | None = None) -> int:
         return status
     except UserError as error:
         message = str(error)
-        print(
-            message, *(n for n in registries.notes if n not in message), sep="\n", file=sys.stderr
-        )
+        notes = [n for n in registries.notes if n.removeprefix("note: ") not in message]
+        print(message, *notes, sep="\n", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -62,7 +59,7 @@ def _run(asked: argparse.Namespace) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     logging.getLogger("plait").setLevel(logging.INFO)
     words = list(asked.words)
-    first_is_file = bool(words) and ("=" not in words[0] or Path(words[0]).is_file())
+    first_is_file = bool(words) and ("=" not in words[0] or os.path.isfile(words[0]))
     config_file = words.pop(0) if first_is_file else None
     if asked.version:
         print(f"plait {__version__}")

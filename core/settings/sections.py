@@ -64,7 +64,11 @@ def fill(cls: type[Any], node: Node, key: Key, report: Report, owner: str = "") 
         return None
     try:
         return cls(**values)
-    except (ValueError, TypeError, UserError) as error:
+    except UserError as error:
+        for line in str(error).splitlines():
+            report.mistake(key, node.origin, line)
+        return None
+    except (ValueError, TypeError) as error:
         report.mistake(key, node.origin, str(error))
         return None
 
@@ -90,6 +94,8 @@ def unknown_section(name: str, node: Node) -> str:
     top = [key for key in every if "." not in key]
     inner = [f"{name}.{child}" for child in node.children]
     near = [k for k in every if k.endswith(f".{name}")] or get_close_matches(name, top, n=1)
+    if name == "extends":
+        return "belongs into a file. On the command line, name that file first."
     near = near or [k for i in inner for k in get_close_matches(i, every, n=1)]
     hint = f"Did you mean {near[0]}?" if near else f"Sections: {', '.join(top)}."
     return f"there is no such section. {hint}"

@@ -13,10 +13,10 @@ from core.layers import Attention, allocate_cache, bind
 from core.parallel import allocate, guard, load
 from core.sampling.logprobs import prompt_logprobs
 from core.sampling.rows import SamplingTable
-from core.setup import device_of, dtype_of, open_source
+from core.setup import check_length, device_of, dtype_of, open_source
 from core.types import StepOutput
 from core.worker import batching
-from core.worker.memory import affordable_pages
+from core.worker.memory import affordable_pages, check_room
 from core.worker.rows import RequestRows
 from core.worker.staging import Staging
 
@@ -81,6 +81,8 @@ class Worker(Step):
 
             raise UserError("\n".join(wrong))
         self.kernels = kernels(chosen.kernels.options)
+        if chosen.cache.pages is not None or chosen.cache.memory is not None:
+            check_length(chosen, self.setup, self.page_size, self.affordable())
 
     def load(self, progress: Progress | None = None) -> None:
         """Allocate this rank's weights and read its bytes of the checkpoint into them."""
@@ -116,10 +118,17 @@ class Worker(Step):
     def prepare(self, limits: Limits) -> None:
         """Take the cache's memory, bind every layer to it, and let the runner warm up."""
         self.limits = limits
+        check_room("scheduler.max_num_seqs", RequestRows.bytes(limits), self.device)
         layers = [m for m in self.model.modules() if isinstance(m, Attention)]
         caches = allocate_cache(layers, self._attention, limits, self.cache_dtype, self.device)
         self.backends = bind(
-            self.model, self.kernels, self._attention, self.config.attention.options, caches, self
+            self.model,
+            self.kernels,
+            self._attention,
+            self.config.attention.options,
+            caches,
+            self,
+            limits.max_length,
         )
         self.rows = RequestRows(limits, Staging(self.device))
         self.sampling = SamplingTable(

@@ -24,13 +24,15 @@ def affordable_pages(
 
     `page_bytes`: bytes of one page over all layers of this rank. `useful`: pages that could ever
     be used at once. `working`: bytes that a step needs beside weights and cache.
-    UserError when not even one page fits.
+    UserError when not even one page fits, or more is asked for than there is.
     """
     if config.cache.pages is not None:
+        check_room("cache.pages", config.cache.pages * page_bytes, device)
         return config.cache.pages
     if config.cache.memory is not None:
         room = parse_bytes(config.cache.memory)
         origin = "cache.memory"
+        check_room(origin, min(room, useful * page_bytes), device)
     elif device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         room = int(total * config.cache.memory_fraction) - (total - free) - working
@@ -47,6 +49,19 @@ def affordable_pages(
             "scheduler.max_num_batched_tokens, or give the cache more memory."
         )
     return int(pages)
+
+
+def check_room(key: str, wanted: int, device: torch.device) -> None:
+    """UserError when what a setting asks for is more than a device has free, in bytes."""
+    if device.type == "cuda":
+        free, place = torch.cuda.mem_get_info(device)[0], str(device)
+    else:
+        free, place = available_host_memory(), "this machine"
+    if wanted > free:
+        raise UserError(
+            f"{key} asks for {wanted / 2**30:,.1f} GiB, and {place} has {free / 2**30:.1f} GiB "
+            f"free. Lower {key}."
+        )
 
 
 def available_host_memory() -> int:

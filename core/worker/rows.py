@@ -22,13 +22,22 @@ class RequestRows:
     """
 
     def __init__(self, limits: Limits, staging: Staging) -> None:
-        length = limits.max_length + OVERRUN
-        pages = -(-length // limits.page_size)
+        length, pages = self._widths(limits)
         self.staging = staging
         self.page_size = limits.page_size
         rows, device = limits.max_num_seqs, staging.device
         self.history = torch.zeros(rows, length, dtype=torch.int32, device=device)  # [R, length]
         self.page_table = torch.zeros(rows, pages, dtype=torch.int32, device=device)  # [R, pages]
+
+    @staticmethod
+    def _widths(limits: Limits) -> tuple[int, int]:
+        length = limits.max_length + OVERRUN
+        return length, -(-length // limits.page_size)
+
+    @classmethod
+    def bytes(cls, limits: Limits) -> int:
+        """What the tables of an engine with these limits take on its device."""
+        return limits.max_num_seqs * sum(cls._widths(limits)) * torch.int32.itemsize
 
     def apply(self, plan: StepPlan) -> None:
         """Take in the news of a plan: tokens of admitted requests, pages appended to tables."""

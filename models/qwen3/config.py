@@ -24,6 +24,8 @@ SIZES = (  # (key, what transformers takes when it is absent; None: it must be t
     ("head_dim", 128),
     ("max_position_embeddings", 32768),
 )
+MOST = {"num_hidden_layers": 10_000}  # a list of layers is made before any file is opened
+LARGEST = 2**31 - 1  # ids and positions are 32-bit numbers
 READ = {key for key, _ in SIZES} | {
     "attention_bias",
     "dtype",
@@ -175,7 +177,10 @@ def _size(raw: Mapping[str, Any], key: str, default: int | None, problems: list[
     if key == "num_key_value_heads" and value is None:
         value = raw.get("num_attention_heads")
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
+        if value <= (most := MOST.get(key, LARGEST)):
+            return value
+        problems.append(f"{key} is {value}, and no model has more than {most:,}.")
+        return 2
     if key not in raw:
         problems.append(f"{key} is missing.")
     elif key in raw and (key != "num_key_value_heads" or raw[key] is not None):
