@@ -67,7 +67,6 @@ class Engine:
             self.sampler: Sampler = registry.samplers.get(config.sampler.use)(
                 config.sampler.options, self.limits
             )
-        except BaseException:
             self.eos_ids = frozenset(
                 self.setup.checkpoint.eos_ids()
                 | (self.tokenizer.eos_ids if self.tokenizer else set())
@@ -81,6 +80,7 @@ class Engine:
             self._closed = False
             announce(self, time.monotonic() - began)
             self.hooks.engine_started(engine=self)
+        except BaseException:
             self.executor.shutdown()
             raise
 

@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+import traceback
 from typing import NoReturn
 
 from core import __version__, plugins

@@ -90,12 +90,12 @@ def keys() -> list[str]:
 
 def unknown_section(name: str, node: Node) -> str:
     """The sentence about a top-level key that does not exist."""
+    if name == "extends":
+        return "belongs into a file. On the command line, name that file first."
     every = keys()
     top = [key for key in every if "." not in key]
     inner = [f"{name}.{child}" for child in node.children]
     near = [k for k in every if k.endswith(f".{name}")] or get_close_matches(name, top, n=1)
-    if name == "extends":
-        return "belongs into a file. On the command line, name that file first."
     near = near or [k for i in inner for k in get_close_matches(i, every, n=1)]
     hint = f"Did you mean {near[0]}?" if near else f"Sections: {', '.join(top)}."
     return f"there is no such section. {hint}"
