@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from core import registry
 from core.errors import EngineDead, Mistakes, UserError
 from core.generation import Generation
+from core.plugins.blame import brief
 from core.setup import read_setup
 from core.startup import announce
 from core.types import Request
@@ -228,9 +229,10 @@ class Engine:
 
     def _retire(self, generation: Generation) -> RequestOutput:
         del self._generations[generation.id]
-        output = generation.output()
         for request in generation.requests:
             del self._owner[request]
+        output = generation.output()
+        for request in generation.requests:
             self.hooks.request_done(request=request, output=output)
         return output
 
@@ -242,7 +244,7 @@ class Engine:
         for request in plan.requests:
             if request.finish_reason is None:
                 self.scheduler.finish(request, "error")
-                request.error = f"the step that computed this request failed: {error!r}"
+                request.error = f"the step that computed this request failed. {brief(error)}"
             generation = self._owner.get(request)
             if generation is not None and generation.finished:
                 generation.take(request, None)

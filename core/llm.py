@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from core.dialect import arguments, check_call, not_offered
@@ -228,10 +229,12 @@ class LLM:
             )
         done: dict[str, RequestOutput] = {}
         ids_: list[str] = []
-        try:
+        with ExitStack() as cleanup:
             for prompt, asked, urgency in zip(prompts, params, priorities, strict=True):
                 text, ids, salt = prompt
                 ids_.append(self.engine.add(ids, asked, text=text, priority=urgency, salt=salt))
+                # an interrupted call leaves nothing running behind
+                cleanup.callback(self.engine.abort, ids_[-1])
             wanted = set(ids_)
             with progress_bar(len(prompts), "generating", bool(show)) as bar:
                 while len(done) < len(wanted):
@@ -239,11 +242,6 @@ class LLM:
                         if output.finished and output.request_id in wanted:
                             done[output.request_id] = output
                             bar.advance(sum(len(o.token_ids) for o in output.outputs))
-        finally:
-            # an interrupted call leaves nothing running behind
-            for id in ids_:
-                if id not in done:
-                    self.engine.abort(id)
         return [done[id] for id in ids_]
 
     def _read(self, prompt: Prompt) -> Encoded:

@@ -6,11 +6,11 @@ import argparse
 import logging
 import os
 import sys
-import traceback
 from typing import NoReturn
 
 from core import __version__, plugins
-from core.errors import UserError
+from core.errors import EngineDead, UserError
+from core.plugins.blame import account
 from core.registry import registries
 
 
@@ -33,14 +33,16 @@ def main(argv: list[str] | None = None) -> int:
         notes = [n for n in registries.notes if n.removeprefix("note: ") not in message]
         print(message, *notes, sep="\n", file=sys.stderr)
         return 2
+    except EngineDead as error:  # it brings the account of the worker that broke
+        print("\n".join([str(error), *registries.notes]), file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
-        traceback.print_exc()
-        print("\n".join([_blame(error), *registries.notes]), file=sys.stderr)
+        print("\n".join([account(error), *registries.notes]), file=sys.stderr)
         return 1
 
 
@@ -95,18 +97,6 @@ def _run(asked: argparse.Namespace) -> int:
             return 0
         return registries.apps.get(config.run.use)(config.run.options).run(config)
     return 0
-
-
-def _blame(error: BaseException) -> str:
-    """Whose fault an unexpected exception is: the innermost code that is a plugin's, or ours."""
-    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        module = frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] in ("core", "plugins", "models"):
-            break
-        for plugin in plugins.current():
-            if not plugin.builtin and plugin.holds(module):
-                return f"This is a fault of {plugin}, not of your configuration. Tell its authors."
-    return "This is a fault of Plait, not of your configuration. Please report it."
 
 
 if __name__ == "__main__":

@@ -32,6 +32,10 @@ def fill(cls: type[Any], node: Node, key: Key, report: Report, owner: str = "") 
     except NameError as error:
         report.mistake(key, node.origin, f"{owner}: its options cannot be read: {error}.")
         return None
+    if "__annotations__" in vars(cls) and "__dataclass_fields__" not in vars(cls):
+        sentence = f"{owner}: {cls.__qualname__} is not a dataclass. Write @dataclass above it."
+        report.mistake(key, node.origin, sentence)
+        return None
     known = {f.name: f for f in settable(cls)}
     values: dict[str, Any] = {}
     before = len(report.lines)

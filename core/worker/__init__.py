@@ -156,7 +156,11 @@ class Worker(Step):
         return logits
 
     def sample(self, logits: Tensor, batch: Batch) -> Sampled:
-        sampled = self.sampler(logits, batch.rows)
+        sampled: object = self.sampler(logits, batch.rows)
+        if not isinstance(sampled, Sampled):
+            entry = registry.samplers.entry(self.config.sampler.use)
+            got = type(sampled).__name__
+            raise TypeError(f"{entry.path} of {entry.provider} returned a {got}, not a Sampled")
         batch.rows.record(sampled.ids)
         return sampled
 

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from core.errors import EngineDead, UserError
+from core.plugins.blame import account
 
 MULTICAST_OFF = {  # NVLink multicast can put a host's GPUs out of service when it goes wrong
     "NCCL_NVLS_ENABLE": "0",
@@ -139,7 +140,8 @@ class Ranks:
             time.sleep(0.02)
         if self.failure is not None:
             raise self.failure from error
-        raise EngineDead(f"a step failed on rank 0: {error!r}") from error
+        told = "a rank no longer answers." if error is None else f"rank 0 failed:\n{account(error)}"
+        raise EngineDead(told) from error
 
     def close(self) -> None:
         """End every rank, by request, then by force. Leaves no process behind."""
