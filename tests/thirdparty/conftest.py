@@ -85,6 +85,8 @@ def config(tmp_path: Path, checkpoint: Path, device: str) -> Callable[..., Path]
                 "params": {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True},
             },
         }
+        if "run" in sections:
+            del whole["run"]
         for name, section in sections.items():
             both = isinstance(section, dict) and name in whole
             whole[name] = {**whole[name], **section} if both else section

@@ -176,6 +176,14 @@ def test_a_strategy_that_shows_everything_is_exact(site) -> None:
     assert done.stdout == "[2, 3, 8]\n", done.stderr
 
 
+def test_the_strategy_takes_the_place_of_the_built_in(provide, config, here) -> None:
+    words = {"plugins": provide(STRATEGY), "run": {"use": "plan"}}
+    for plan, collectives in (({}, 8), ({"lm_head": "best_logits"}, 9)):
+        run = here(config(parallel={"tensor": 2, "plan": plan}, **words))
+        assert run.status == 0, run.err
+        assert f"collectives a forward pass      {collectives}\n" in run.out
+
+
 def test_an_option_that_cannot_be_is_named(site, config, here, tmp_path) -> None:
     STRATEGY.install(site, tmp_path)
     run = here(config(parallel={"tensor": 2, "plan": {"lm_head": "best_logits?keep=0"}}))
