@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from tools.tiny_engines import model_logprobs
-from tools.tiny_measures import bits_per_byte, grams, known_words, repeated_5grams, windows
+from tools.tiny_measures import (
+    bits_per_byte,
+    grams,
+    known_words,
+    repeated_5grams,
+    windows,
+    xz_bits_per_byte,
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +67,8 @@ def test_known_words_and_loops() -> None:
     assert repeated_5grams("a b c d e f g h") == 0.0
     assert repeated_5grams("a b c d e " * 20) > 0.9
     assert grams("A b, a b! a c", 2) == {("a", "b"): 2, ("b", "a"): 2, ("a", "c"): 1}
+
+
+def test_random_hexadecimal_digits_cost_xz_a_little_more_than_half_a_byte() -> None:
+    digits = "".join(random.Random(0).choices("0123456789abcdef", k=20_000))
+    assert 4.0 < xz_bits_per_byte(digits) < 4.8
