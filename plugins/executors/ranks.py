@@ -138,10 +138,10 @@ class Ranks:
         deadline = time.monotonic() + GRACE
         while self.failure is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        if self.failure is not None:
-            raise self.failure from error
         told = "a rank no longer answers." if error is None else f"rank 0 failed:\n{account(error)}"
-        raise EngineDead(told) from error
+        self._fail(EngineDead(told))
+        assert self.failure is not None
+        raise self.failure from error
 
     def close(self) -> None:
         """End every rank, by request, then by force. Leaves no process behind."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -81,6 +82,24 @@ def test_two_ranks_end_with_one_account_of_the_fault(place, site: Site, config, 
     assert run.err.count("Traceback") == 1
     assert run.err.count("This is a fault of plugin 'faulty' (plait-faulty 0.7)") == 1
     assert run.err.count(f"ValueError: no luck in {place}") == 1
+
+
+def test_a_fault_on_rank_0_alone_ends_the_others(site: Site, checkpoint, device) -> None:
+    from core import LLM, EngineDead
+
+    faulty.install(site, "")
+    settings = {"device": device, "tensor_parallel_size": 2, "sampler": "faulty"}
+    with LLM(checkpoint, **settings) as llm:
+        (process,) = llm.engine.executor._ranks._processes.values()
+        __import__("plait_faulty_parts").PLACE = "call"  # in this process
+        began = time.monotonic()
+        with pytest.raises(EngineDead) as caught:
+            llm.generate([[5]])
+        assert time.monotonic() - began < 10
+    assert process.poll() is not None
+    message = str(caught.value)
+    assert message.startswith("rank 0 failed:\nTraceback")
+    assert "This is a fault of plugin 'faulty' (plait-faulty 0.7)" in message
 
 
 def test_ranks_do_not_repeat_the_warning(site: Site, config, apart, expected) -> None:

@@ -11,8 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from core import LLM, SamplingParams
+from core.parallel import Communicator, Partition, ThreadGroup
 from core.registry import registries
 from tests.thirdparty.installed import ROOT, Site
 from tests.thirdparty.packaged import (
@@ -174,6 +176,23 @@ def test_a_strategy_that_shows_everything_is_exact(site) -> None:
         env=site.environment(), capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout == "[2, 3, 8]\n", done.stderr
+
+
+def test_padding_takes_no_place_among_the_best(site) -> None:
+    from torch import nn
+
+    module = load(STRATEGY)
+    cut = Partition(5, (((0, 3),), ((3, 5),)), (3, 3))
+    rows = [[-1.0, -2.0, -3.0], [-4.0, -5.0, 0.0]]  # a padded row is 0
+
+    def rank(comm: Communicator) -> torch.Tensor:
+        head = type("Head", (module.ExchangeBest, nn.Linear), {})(1, 3, bias=False)
+        head.weight.data = torch.tensor(rows[comm.rank])[:, None]
+        head.bind(comm, [cut], module.BestLogits.Options(keep=2))
+        return head(torch.ones(1, 1))
+
+    for logits in ThreadGroup(2).run(rank):
+        assert logits.tolist() == [[-1.0, -2.0, -torch.inf, -4.0, -5.0]]
 
 
 def test_the_strategy_takes_the_place_of_the_built_in(provide, config, here) -> None:
