@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch.distributed import TCPStore
 
-from core.errors import EngineDead
+from core.errors import EngineDead, UserError
 from core.interfaces import Executor, Pending
 from core.parallel import Communicator, Solo, connect
 from core.progress import loading_bar
@@ -34,6 +34,15 @@ class Local(Executor):
                 "help": "plan a step while another one runs; auto: on with CUDA, off on a CPU"
             },
         )
+        threads: int | None = field(
+            default=None,
+            metadata={
+                "help": "CPU threads of each rank; null: torch's own, shared out among the ranks of "
+                "a CPU. Fewer are faster for a small model, or beside other programs"
+            },
+        )
+
+    options: Options
 
     def __init__(self, options: Options, config: Any) -> None:
         super().__init__(options, config)
@@ -45,15 +54,11 @@ class Local(Executor):
         config, size = self.config, self.config.parallel.tensor
         device = device_of(config, 0)
         check_weights(config, setup)
+        threads = self._set_threads(size, device)
         if size == 1:
             self._comm: Communicator | None = Solo()
         else:
             os.environ.update(MULTICAST_OFF)
-            threads = torch.get_num_threads()
-            if device.type == "cpu":
-                threads = max(threads // size, 1)
-                self._threads_before = torch.get_num_threads()
-                torch.set_num_threads(threads)
             store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             self._ranks = Ranks(size, threads)
             self._ranks.send(pickle.dumps(Assignment(config, size, store.port)))
@@ -75,14 +80,24 @@ class Local(Executor):
         self._immediate = self.options.overlap == "off" and device.type != "cpu"
         return limits
 
+    def _set_threads(self, size: int, device: torch.device) -> int:
+        """Set this process's CPU threads for as long as the engine lives. -> those of each rank."""
+        before, threads = torch.get_num_threads(), self.options.threads
+        if threads is not None and threads < 1:
+            raise UserError(f"executor.threads is {threads}. Give 1 or more, or null.")
+        if threads is None:
+            threads = max(before // size, 1) if device.type == "cpu" else before
+        if threads != before:
+            self._threads_before = before
+            torch.set_num_threads(threads)
+        return threads
+
     def _guarded(self, action: Any) -> Any:
         """Rank 0's own part of the start. When it fails because another rank did, say that."""
         try:
             return action()
         except Exception as error:
             if self._ranks is not None and not isinstance(error, EngineDead):
-                from core.errors import UserError
-
                 if isinstance(error, UserError):
                     raise
                 self._ranks.explain(error)
