@@ -37,8 +37,8 @@ class Local(Executor):
         threads: int | None = field(
             default=None,
             metadata={
-                "help": "CPU threads of each rank; null: torch's own, shared out among the ranks of "
-                "a CPU. Fewer are faster for a small model, or beside other programs"
+                "help": "CPU threads of each rank; null: torch's own, shared out among the "
+                "ranks of a CPU. Fewer are faster for a small model, or beside other programs"
             },
         )
 
