@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from core import registry
-from core.checkpoint import Checkpoint, open_checkpoint
+from core.checkpoint import Checkpoint, find, open_checkpoint
 from core.errors import Mistakes, UserError
 from core.parallel import ParallelPlan, Source, dtype_name, formats_of
 from core.sampling.params import SamplingParams
@@ -19,6 +19,7 @@ from core.types import Limits
 if TYPE_CHECKING:
     from core.config import Config
     from core.interfaces import Architecture
+    from core.text import TokenizerLike
 
 log = logging.getLogger("plait")
 
@@ -117,6 +118,25 @@ def open_source(config: Config, setup: Setup) -> Source:
     source: type[Source] = registry.sources.get(name)
     expected = setup.plan.expected_index(dtype_name(dtype_of(config, setup)))
     return source.open(setup.checkpoint.path, expected, seed=config.model.seed)
+
+
+def open_tokenizer(config: Config) -> TokenizerLike | None:
+    """The tokenizer of the configuration: a plugin's, or one in the Hugging Face layout.
+
+    None when the checkpoint has none: prompts must then be token ids.
+    """
+    from core.plugins import offer
+    from core.text import Tokenizer, has_tokenizer
+
+    name = config.model.tokenizer
+    path = find(config.model.path) if name is None else find(name, "model.tokenizer")
+    found: TokenizerLike | None = offer("open_tokenizer", path=path)
+    if found is not None:
+        return found
+    if name is None and not has_tokenizer(path):
+        log.info("%s holds no tokenizer: prompts must be token ids", path)
+        return None
+    return Tokenizer.open(path)
 
 
 def check_weights(config: Config, setup: Setup) -> None:
