@@ -19,7 +19,7 @@ from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.worker import Worker
 from core.worker.wire import encode
-from plugins.executors.rank_process import Assignment
+from plugins.executors.rank_process import HOST, Assignment
 from plugins.executors.ranks import MULTICAST_OFF, Ranks
 
 
@@ -53,18 +53,28 @@ class Local(Executor):
     def start(self, setup: Setup) -> Limits:
         config, size = self.config, self.config.parallel.tensor
         device = device_of(config, 0)
+        device_of(config, size - 1)
         check_weights(config, setup)
         threads = self._set_threads(size, device)
         if size == 1:
             self._comm: Communicator | None = Solo()
         else:
             os.environ.update(MULTICAST_OFF)
-            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
             self._ranks = Ranks(size, threads)
             self._ranks.send(pickle.dumps(Assignment(config, size, store.port)))
-            self._comm = self._guarded(lambda: connect(store, 0, size, device))
+            self._ranks.collect("here")  # who waits for one in `connect` waits for long
+            comm = self._guarded(lambda: connect(store, 0, size, device, address=HOST))
+            self._comm = comm
+            self._ranks.on_failure = comm.abort
         self._worker = self._guarded(lambda: Worker(config, setup, 0, self._comm))
-        with loading_bar() as progress:
+        with loading_bar() as bar:
+
+            def progress(done: int, total: int) -> None:
+                bar(done, total)
+                if self._ranks is not None:
+                    self._ranks.check()
+
             self._guarded(lambda: self._worker.load(progress))
         pages = [self._guarded(self._worker.affordable)]
         if self._ranks:
@@ -104,16 +114,22 @@ class Local(Executor):
             raise
 
     def submit(self, plan: StepPlan) -> Pending:
-        if self._ranks is not None:
-            self._ranks.send(encode(plan))
-        if self._thread is not None:
-            return _InThread(self._thread.submit(self._worker.launch, plan), self._ranks)
         try:
+            if self._ranks is not None:
+                self._ranks.send(encode(plan))
+            if self._thread is not None:
+                return _InThread(self._thread.submit(self._worker.launch, plan), self._ranks)
             pending = self._worker.launch(plan)
+            if self._immediate:
+                pending.result()
+        except EngineDead:
+            raise
         except Exception as error:
             return _Failed(error, self._ranks)
-        if self._immediate:
-            pending.result()
+        except BaseException:
+            if self._ranks is not None:  # the others are within the step, and wait for this one
+                self._ranks.fail(EngineDead("rank 0 was interrupted in a step. Make a new engine."))
+            raise
         return pending if self._ranks is None else _Watched(pending, self._ranks)
 
     def shutdown(self) -> None:
@@ -142,10 +158,12 @@ class _Watched(Pending):
 
     def result(self) -> StepOutput:
         try:
-            return self._pending.result()
+            output = self._pending.result()
         except Exception as error:
             self._ranks.explain(error)
             raise
+        self._ranks.check()  # a step that was aborted ends, too
+        return output
 
 
 class _InThread(Pending):

@@ -16,6 +16,8 @@ from typing import Any
 from core.errors import UserError
 from core.plugins.blame import account
 
+HOST = "127.0.0.1"  # all ranks are on this machine
+
 
 @dataclass
 class Assignment:
@@ -57,8 +59,9 @@ def _serve(connection: Connection, rank: int) -> None:
 
     config = assignment.config
     setup = read_setup(config)
-    store = TCPStore("127.0.0.1", assignment.port, is_master=False)
-    comm = connect(store, rank, assignment.size, device_of(config, rank))
+    store = TCPStore(HOST, assignment.port, is_master=False)
+    connection.send(("here",))
+    comm = connect(store, rank, assignment.size, device_of(config, rank), address=HOST)
     worker = Worker(config, setup, rank, comm)
     worker.load()
     connection.send(("loaded", worker.affordable()))
