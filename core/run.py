@@ -6,12 +6,14 @@ import argparse
 import logging
 import os
 import sys
+import time
 from typing import NoReturn
 
 from core import __version__, plugins
 from core.errors import EngineDead, UserError
 from core.plugins.blame import account
 from core.registry import registries
+from core.told_once import first_to_tell, follows
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,7 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         message = str(error)
         notes = [n for n in registries.notes if n.removeprefix("note: ") not in message]
-        print(message, *notes, sep="\n", file=sys.stderr)
+        if first_to_tell(message):
+            print(message, *notes, sep="\n", file=sys.stderr, flush=True)
+        else:
+            time.sleep(1.0)  # torchrun ends all ranks with the first, which may not have spoken yet
         return 2
     except EngineDead as error:  # it brings the account of the worker that broke
         print("\n".join([str(error), *registries.notes]), file=sys.stderr)
@@ -59,8 +64,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _run(asked: argparse.Namespace) -> int:
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("plait").setLevel(logging.INFO)
+    # what the first of torchrun's ranks says is true of all
+    usual, ours = (logging.ERROR,) * 2 if follows() else (logging.WARNING, logging.INFO)
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=usual)
+    logging.getLogger("plait").setLevel(ours)
     words = list(asked.words)
     first_is_file = bool(words) and ("=" not in words[0] or os.path.isfile(words[0]))
     config_file = words.pop(0) if first_is_file else None

@@ -139,13 +139,14 @@ def test_a_rank_that_is_killed(whole, tmp_path, device, place):
     if "runners" in PLACES[place]:
         settings["runner"] = "dies"
     began = time.monotonic()
-    with (
-        pytest.raises(EngineDead, match=r"rank 1 \(process \d+\) was killed by SIGKILL"),
-        LLM(whole, **settings) as llm,
-    ):
-        began = time.monotonic()
-        llm.generate(PROMPT, plain(), use_tqdm=False)
+    with pytest.raises(EngineDead, match=r"rank 1 \(process \d+\) was killed by SIGKILL"):
+        start_and_ask(whole, settings)
     assert time.monotonic() - began < 10
+
+
+def start_and_ask(path: Path, settings: dict) -> None:
+    with LLM(path, **settings) as llm:
+        llm.generate(PROMPT, plain(), use_tqdm=False)
 
 
 def test_the_one_of_three_that_was_killed_is_named(whole, device):
