@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from core.interfaces import AttentionBackend, Kernels, Pending, Sampled, Sampler
 from core.layers import Attention, allocate_cache, bind
 from core.parallel import allocate, guard, load
 from core.sampling.logprobs import prompt_logprobs
+from core.sampling.one_by_one import one_by_one
 from core.sampling.rows import SamplingTable
 from core.setup import check_length, device_of, dtype_of, open_source
 from core.types import StepOutput
@@ -156,7 +158,14 @@ class Worker(Step):
         return logits
 
     def sample(self, logits: Tensor, batch: Batch) -> Sampled:
-        sampled: object = self.sampler(logits, batch.rows)
+        try:
+            sampled: object = self.sampler(logits, batch.rows)
+        except Exception:
+            # ranks must agree on every id, and a graph takes no detours
+            if self.comm.size > 1 or (logits.is_cuda and torch.cuda.is_current_stream_capturing()):
+                raise
+            log.exception("the sampler failed; each request is now asked about alone")
+            sampled = one_by_one(self.sampler, logits, batch.rows)
         if not isinstance(sampled, Sampled):
             entry = registry.samplers.entry(self.config.sampler.use)
             got = type(sampled).__name__
