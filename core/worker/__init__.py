@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], None]  # elements written, elements in all
 
+log = logging.getLogger("plait")
+
 
 class Worker(Step):
     """Holds a rank's narrower model. Plans go in, sampled ids come out; the host waits for none.
