@@ -13,19 +13,40 @@ import torch
 from torch import Tensor
 
 from core.dialect import arguments
+from core.errors import UserError
 from core.parallel import ThreadGroup, unshard
 from core.parallel.groups import ThreadCommunicator
+from core.registry import registries
 from core.sampling.params import SamplingParams
-from core.settings import from_arguments
-from core.setup import Setup, check_weights, limits_of, read_setup
+from core.settings import auto, from_arguments
+from core.setup import Setup, check_weights, device_of, limits_of, read_setup
+from core.testing.attention import AttentionCase
 from core.types import Admission, StepPlan
 from core.worker import Worker, batching
 
 T = TypeVar("T")
 
-PAGE = 4
 PAGES = 96
 NONE = np.zeros(0, np.int32)
+
+
+def attention_for(device: str) -> tuple[str, int]:
+    """A backend for float32 on a device, one that graphs can hold if there is any; its page size.
+
+    In float32 the order of a sum changes no token, so that engines can be compared by tokens.
+    """
+    found: list[tuple[bool, int, str, int]] = []
+    for place, name in enumerate(auto.candidates("attention", device)):
+        if name not in registries.attention.names() or registries.attention.entry(name).missing():
+            continue
+        backend = registries.attention.get(name)
+        case = AttentionCase.of(backend, [(0, 1)], head_dim=32, device=device, dtype=torch.float32)
+        if not backend.rejects(case.shape):
+            size = (*backend.page_sizes, 4)[0]
+            found.append((not backend.graphable, place, name, size))
+    if not found:
+        raise UserError(f"no attention backend computes in float32 on {device}")
+    return min(found)[2:]
 
 
 class Ranks:
@@ -34,21 +55,28 @@ class Ranks:
     Settings are those of `core.LLM`; the type is float32 unless they say otherwise.
     """
 
-    def __init__(self, path: Path, tensor: int = 1, **settings: Any) -> None:
+    def __init__(
+        self, path: Path, tensor: int = 1, *, device: str = "cpu", **settings: Any
+    ) -> None:
+        """All ranks share one device."""
+        attention, page_size = attention_for(device)
         given: dict[str, Any] = {
             "model": path,
+            "device": device,
             "dtype": "float32",
+            "attention": attention,
             "tensor_parallel_size": tensor,
             "parallel": {"replicate_limit": 1.0},
-            "cache": {"page_size": PAGE, "pages": PAGES},
+            "cache": {"page_size": page_size, "pages": PAGES},
             "scheduler": {"use": "fcfs", "max_num_seqs": 8, "max_num_batched_tokens": 512},
         }
         self.config = from_arguments(arguments(given | settings))
         self.setup: Setup = read_setup(self.config)
         check_weights(self.config, self.setup)
         self.group = ThreadGroup(tensor)
+        place = device_of(self.config, 0)
         self.workers = [
-            Worker(self.config, self.setup, rank, ThreadCommunicator(self.group, rank))
+            Worker(self.config, self.setup, rank, ThreadCommunicator(self.group, rank), place)
             for rank in range(tensor)
         ]
         self._everywhere(lambda worker: worker.load())
@@ -75,7 +103,7 @@ class Ranks:
         if steps is None:
             steps = np.diag([len(ids) for ids in sequences]).tolist()
         found: list[list[Tensor]] = [[] for _ in sequences]
-        for plan in plans_of(sequences, steps or []):
+        for plan in plans_of(sequences, steps or [], self.workers[0].page_size):
             first, *others = self._everywhere(partial(step, plan=plan))
             assert first.isfinite().all(), "logits are not finite"
             for rank, other in enumerate(others, 1):
@@ -114,7 +142,9 @@ def step(worker: Worker, plan: StepPlan) -> Tensor:
     return logits
 
 
-def plans_of(sequences: Sequence[Sequence[int]], steps: Sequence[Sequence[int]]) -> list[StepPlan]:
+def plans_of(
+    sequences: Sequence[Sequence[int]], steps: Sequence[Sequence[int]], page_size: int
+) -> list[StepPlan]:
     """Plans that compute known sequences: row s is sequence s, pages are in random order."""
     free = list(range(PAGES))
     random.Random(0).shuffle(free)
@@ -130,7 +160,7 @@ def plans_of(sequences: Sequence[Sequence[int]], steps: Sequence[Sequence[int]])
                 ids = np.array(sequences[s], np.int32)
                 params = SamplingParams()
                 news.append(Admission(s, str(s), ids, len(ids), params, s, frozenset()))
-            more = -(-(done[s] + counts[s]) // PAGE) - held[s]
+            more = -(-(done[s] + counts[s]) // page_size) - held[s]
             grown.append(more)
             pages += [free.pop() for _ in range(more)]
         plans.append(

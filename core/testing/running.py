@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.errors import UserError
 from core.interfaces import Runner, Sampled, Step
 from core.llm import LLM
 from core.outputs import RequestOutput
 from core.registry import registries
 from core.sampling.params import SamplingParams
-from core.settings import auto
-from core.testing.attention import AttentionCase
+from core.testing.ranks import attention_for
 from core.types import Batch, Limits
 
 PLAIN = "plain runner of the conformance kit"
@@ -46,25 +44,6 @@ def plain_runner() -> Iterator[str]:
         yield PLAIN
     finally:
         registries.restore(before)
-
-
-def attention_for(device: str) -> tuple[str, int]:
-    """A backend for float32 on a device, one that graphs can hold if there is any; its page size.
-
-    In float32 the order of a sum changes no token, so that engines can be compared by tokens.
-    """
-    found: list[tuple[bool, int, str, int]] = []
-    for place, name in enumerate(auto.candidates("attention", device)):
-        if name not in registries.attention.names() or registries.attention.entry(name).missing():
-            continue
-        backend = registries.attention.get(name)
-        case = AttentionCase.of(backend, [(0, 1)], head_dim=32, device=device, dtype=torch.float32)
-        if not backend.rejects(case.shape):
-            size = (*backend.page_sizes, 4)[0]
-            found.append((not backend.graphable, place, name, size))
-    if not found:
-        raise UserError(f"no attention backend computes in float32 on {device}")
-    return min(found)[2:]
 
 
 def engine(path: Path, runner: str, device: str, **settings: Any) -> LLM:

@@ -65,8 +65,8 @@ class Worker(Step):
         self._attention: type[AttentionBackend] = registry.attention.get(chosen.attention.use)
         kernels: type[Kernels] = registry.kernels.get(chosen.kernels.use)
         asked = chosen.cache.page_size
-        sizes = self._attention.page_sizes
-        self.page_size = (sizes[0] if sizes else 256) if asked == "auto" else asked
+        best = self._attention.best_page_size or next(iter(self._attention.page_sizes), 256)
+        self.page_size = best if asked == "auto" else asked
         cache_dtype = chosen.cache.dtype
         self.cache_dtype: torch.dtype = (
             self.dtype if cache_dtype == "auto" else getattr(torch, cache_dtype)

@@ -133,6 +133,11 @@ def one_round(seed: int, checkpoint: Path, device: str, quiet: LLM, count: int =
             priority = [rng.randint(-2, 2) for _ in fits]
         prompts, params = [p for p, _ in fits], [q for _, q in fits]
         found = llm.generate(prompts, params, use_tqdm=False, priority=priority)
+        for prompt, asked_for, whole in list(zip(prompts, params, found, strict=True))[:3]:
+            pieces = list(llm.stream(prompt, asked_for))
+            for one in whole.outputs:
+                text = "".join(piece.outputs[one.index].delta for piece in pieces)
+                assert text == one.text, f"seed {seed}\n{asked_for}\n{prompt}"
         numbers = llm.engine.statistics()
         assert (numbers["running"], numbers["waiting"], numbers["pages_owned"]) == (0, 0, 0)
     longest = llm.engine.limits.max_length

@@ -113,7 +113,10 @@ def test_a_setting_and_a_file_are_told_at_once(whole, tmp_path):
             ("cache.pages=1", "cache.page_size=4", "model.max_length=8"),
             "model.max_length is 8, and the cache holds 1 pages of 4 tokens",
         ),
-        (("cache.memory=100KB", "model.max_length=256"), "the cache cannot hold one page"),
+        (
+            ("cache.memory=100KB", "cache.page_size=256", "model.max_length=256"),
+            "the cache cannot hold one page",
+        ),
         (
             ("cache.memory=100KB", "cache.page_size=4", "model.max_length=256"),
             "model.max_length is 256, and the cache holds",
