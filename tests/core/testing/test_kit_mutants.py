@@ -68,7 +68,8 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, ob
     }
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "--pyargs", "core.testing", "-p", "core.testing.plugin",
-         "-p", "verdicts", "-p", "no:cacheprovider", "-p", "no:logging", "--tb=short", "-q", "-s", *words],
+         "-p", "verdicts", "-p", "no:cacheprovider", "-p", "no:logging", "--tb=short", "-qs",
+         *words],
         cwd=folder, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert run.returncode == 1, run.stdout[-3000:] + run.stderr
