@@ -16,7 +16,7 @@ import pytest
 
 from core import LLM, EngineDead, SamplingParams, UserError
 from tests.acceptance.broken import whole
-from tests.acceptance.leftovers import listening, ranks_of
+from tests.acceptance.leftovers import PROGRAM, listening, ranks_of
 
 __all__ = ["whole"]
 
