@@ -60,7 +60,7 @@ def _top_p(
         tie = _weights(floor[:, None], best, scale, floor)[:, 0]
         total = _weights(largest, best, scale, floor).sum(-1, dtype=torch.float64) + missing * tie
     else:
-        above = floor if rows.needs & columns.MIN_P else None
+        above = floor if rows.needs & (columns.MIN_P | columns.TOP_K) else None
         total = _weights(logits, best, scale, above).sum(-1, dtype=torch.float64)
     goal = torch.where(top_p < 1, top_p.double() * total, 0)
     if largest is not None:
