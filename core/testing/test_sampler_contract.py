@@ -118,7 +118,7 @@ def test_impossible_tokens_are_never_drawn(sampler: Kind, device: str) -> None:
             assert set(ids(sampler, logits.expand(60, -1), rows)) <= {3, 40, 299}
 
 
-@pytest.mark.parametrize("fault", ["nan everywhere", "one nan", "no token is possible"])
+@pytest.mark.parametrize("fault", ["NaN everywhere", "one NaN", "no possible token"])
 def test_a_hopeless_row_is_named_and_the_others_go_on(
     sampler: Kind, device: str, fault: str
 ) -> None:
@@ -126,16 +126,18 @@ def test_a_hopeless_row_is_named_and_the_others_go_on(
     good = normal(len(wishes), device)
     wanted = ids(sampler, good, rows_of(wishes, device))
     for s, wish in enumerate(wishes):
-        if fault == "one nan" and (wish.allowed_token_ids or wish.bad_words):
+        if fault == "one NaN" and (wish.allowed_token_ids or wish.bad_words):
             continue  # they may take that token away
         logits = good.clone()
-        if fault == "one nan":
+        if fault == "one NaN":
             logits[s, 5] = math.nan
         else:
-            logits[s] = math.nan if fault == "nan everywhere" else -math.inf
+            logits[s] = math.nan if fault == "NaN everywhere" else -math.inf
         found = sampled(sampler, logits, rows_of(wishes, device))
         errors = dict(found.errors or {})
-        assert list(errors) == [s], f"row {s} is hopeless, and errors name {list(errors)}: {wish}"
+        assert list(errors) == [s], (
+            f"row {s} has {fault}, so Sampled.errors must be {{{s}: a sentence}}, and is {errors}"
+        )
         assert isinstance(errors[s], str)
         kept = [i for i in range(len(wishes)) if i != s]
         assert found.ids[kept].tolist() == [wanted[i] for i in kept]
