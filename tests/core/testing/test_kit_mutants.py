@@ -15,6 +15,9 @@ import pytest
 from core.testing.checkpoints import write_random
 from core.testing.plugin import KINDS
 
+# one run of the kit for a hundred components, on a machine that may be busy
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 FILES = {
