@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
 import time
+from contextlib import suppress
 from typing import NoReturn
 
 from core import __version__, plugins
@@ -14,6 +16,9 @@ from core.errors import EngineDead, UserError
 from core.plugins.blame import account
 from core.registry import registries
 from core.told_once import first_to_tell, follows
+
+NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+"""What a full disk, or one that takes nothing, says."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,6 +51,14 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            print("\n".join([account(error), *registries.notes]), file=sys.stderr)
+            return 1
+        print(f"The output cannot be written: {error}. Choose another place.", file=sys.stderr)
+        with suppress(OSError, ValueError):  # what is still to be written would fail at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     except Exception as error:
         print("\n".join([account(error), *registries.notes]), file=sys.stderr)
         return 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from core.worker import memory
 from tests.acceptance.broken import call, unread, whole
 
 __all__ = ["call", "unread", "whole"]
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.usefixtures("unread")
@@ -204,3 +208,21 @@ def test_a_plugin_that_fails_is_told_once(call, tmp_path: Path, whole):
     said = call.mistake(whole, "-p", str(plugin))
     assert said.count("ValueError: no luck") == 1
     assert "plugin 'boom'" in said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+@pytest.mark.parametrize("where", ["a file", "the screen"])
+def test_a_full_disk(call, whole, where):
+    words = [f"model.path={whole}", "model.device=cpu", "run.prompt=hi"]
+    if where == "a file":
+        said = call.on(whole, "run.out=/dev/full")
+        status, error = said.status, said.error
+    else:
+        with open("/dev/full", "w") as full:
+            command = [sys.executable, "-m", "core.run", *words]
+            seen = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+        status, error = seen.returncode, seen.stderr
+    assert status == 2
+    assert "The output cannot be written: [Errno 28] No space left on device" in error
+    assert "Traceback" not in error
+    assert "Exception ignored" not in error
