@@ -149,6 +149,12 @@ class Worker(Step):
         self._prompts: dict[int, tuple[int, np.ndarray]] = {}  # rows that want prompt logprobs
         self.runner.prepare(self, limits)
 
+    def close(self) -> None:
+        """Break the circles, so that all memory is free when the worker is let go of."""
+        vars(self).pop("runner", None)  # it holds the worker
+        if hasattr(self, "sampling"):
+            self.sampling.close()
+
     # the stages of a step, which a runner calls or captures
 
     def forward(self, batch: Batch) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,13 @@ def check_room(key: str, wanted: int, device: torch.device) -> None:
             f"{key} asks for {wanted / 2**30:,.1f} GiB, and {place} has {free / 2**30:.1f} GiB "
             f"free. Lower {key}."
         )
+
+
+def give_back_memory() -> None:
+    """What torch keeps for later: else the next engine would find less free than there is."""
+    if torch.cuda.is_initialized():
+        with suppress(RuntimeError):  # after a fault of the device nothing can be given back
+            torch.cuda.empty_cache()
 
 
 def available_host_memory() -> int:

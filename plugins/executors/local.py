@@ -18,6 +18,7 @@ from core.progress import loading_bar
 from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.worker import Worker
+from core.worker.memory import give_back_memory
 from core.worker.wire import encode
 from plugins.executors.rank_process import HOST, Assignment
 from plugins.executors.ranks import MULTICAST_OFF, Ranks
@@ -142,9 +143,14 @@ class Local(Executor):
         if self._threads_before is not None:
             torch.set_num_threads(self._threads_before)
             self._threads_before = None
-        if getattr(self, "_comm", None) is not None:
-            self._comm.close()
-        self._worker = self._comm = None  # type: ignore[assignment]
+        if (worker := getattr(self, "_worker", None)) is not None:
+            worker.close()
+            self._worker = worker = None  # type: ignore[assignment]
+        # the group goes last: captured graphs hold on to it
+        if (comm := getattr(self, "_comm", None)) is not None:
+            comm.close()
+            self._comm = None
+        give_back_memory()
 
 
 class _Watched(Pending):

@@ -21,6 +21,7 @@ from core.progress import loading_bar
 from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.worker import Worker
+from core.worker.memory import give_back_memory
 from core.worker.wire import decode, encode
 from plugins.executors.ranks import MULTICAST_OFF
 
@@ -40,6 +41,7 @@ class Torchrun(Executor):
     def __init__(self, options: Options, config: Any) -> None:
         super().__init__(options, config)
         self._comm: Any = None
+        self._worker: Any = None
         self._leads = False  # whether the others wait for plans
 
     def start(self, setup: Setup) -> Limits:
@@ -97,7 +99,11 @@ class Torchrun(Executor):
         if self._leads:
             with suppress(RuntimeError):  # a rank that is gone needs no farewell
                 comm.broadcast_object(b"")
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
         comm.close()
+        give_back_memory()
 
 
 def _place() -> tuple[int, int, int]:

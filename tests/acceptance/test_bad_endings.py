@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,21 @@ def test_an_engine_that_is_closed_with_requests_in_flight(whole, device):
     with pytest.raises(EngineDead, match="was closed"):
         llm.generate(PROMPT, plain())
     llm.close()
+
+
+def test_closing_frees_everything_at_once(whole, device):
+    llm = make(whole, device)
+    answer(llm, plain())
+    worker = llm.engine.executor._worker
+    held = [weakref.ref(one) for one in (worker, worker.model, worker.rows.history)]
+    del worker
+    gc.collect()
+    gc.disable()  # memory that waits for the collector is not free for the next engine
+    try:
+        llm.close()
+        assert [one() for one in held] == [None, None, None]
+    finally:
+        gc.enable()
 
 
 def interrupt_in_forward(llm: LLM, monkeypatch, at: int, act) -> None:
