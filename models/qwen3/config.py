@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -197,9 +196,9 @@ def _flag(raw: Mapping[str, Any], key: str, problems: list[str]) -> bool:
 
 def _eps(raw: Mapping[str, Any], problems: list[str]) -> float:
     value = raw.get("rms_norm_eps", 1e-6)
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
         return float(value)
-    problems.append(f"rms_norm_eps must be a small positive number, not {value!r}.")
+    problems.append(f"rms_norm_eps must be a small positive number, not {value!r:.40}.")
     return 1e-6
 
 

@@ -13,6 +13,7 @@ __all__ = ["broken", "call", "unread", "whole"]
 
 pytestmark = pytest.mark.usefixtures("unread")
 
+HUGE = 10**400  # more than a float can hold
 DEEP = "[" * 100_000 + "]" * 100_000
 
 
@@ -49,6 +50,15 @@ def test_a_file_that_is_no_json_object(call, broken, name, content):
         ({"head_dim": 33}, "head_dim is 33: rotary embedding needs pairs"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
         ({"max_position_embeddings": 10**30}, "max_position_embeddings is 1000"),
+        ({"rms_norm_eps": HUGE}, "rms_norm_eps must be a small positive number"),
+        (
+            {"rope_parameters": {"rope_type": "default", "rope_theta": HUGE}},
+            "rope_theta must be a number above 1",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6, "factor": HUGE}},
+            "factor must be a number of at least 1",
+        ),
         ({"rms_norm_eps": "x"}, "rms_norm_eps must be a small positive number, not 'x'"),
         ({"rope_parameters": 3}, "rope_parameters must be an object or null, not 3"),
         ({"rope_parameters": {"rope_type": []}}, "rope_type [] is not implemented"),
