@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
+from core.text.unicode import whole_text
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +120,8 @@ def _named_tokens(folder: Path, config: Mapping[str, Any]) -> list[tuple[str, st
             named += [(name, _content(token)) for name, token in inner]
         elif key.endswith("_token") and isinstance(value, str | dict):
             named.append((key, _content(value)))
+    for key, text in named:
+        whole_text(text, f"{folder}: tokenizer_config.json: {key or 'a special token'}")
     return [(key, text) for key, text in named if text]
 
 
@@ -160,7 +163,8 @@ def _declared(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[int, di
                 f"{folder}: tokenizer_config.json: added_tokens_decoder must map ids to tokens, "
                 f'{{"content": "<|end|>", "special": true}}; {number!r} is {token!r:.80}.'
             )
-        yield int(number), {"content": known["content"], **flags}
+        content = whole_text(known["content"], f"{folder}: tokenizer_config.json: token {number}")
+        yield int(number), {"content": content, **flags}
 
 
 def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:

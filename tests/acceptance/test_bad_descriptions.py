@@ -145,6 +145,12 @@ def test_ends_of_text_that_cannot_be(call, broken, eos):
             "added_tokens_decoder must map ids to tokens",
         ),
         ({"added_tokens_decoder": {"300": {"content": "<z>"}}}, "do not belong together"),
+        ({"bos_token": "a\ud800"}, "bos_token holds half a character"),
+        ({"additional_special_tokens": ["\ud800"]}, "a special token holds half a character"),
+        (
+            {"added_tokens_decoder": {"261": {"content": "\ud800"}}},
+            "token 261 holds half a character",
+        ),
         ({"additional_special_tokens": 3}, "additional_special_tokens must be a list"),
         ({"extra_special_tokens": "abc"}, "extra_special_tokens must be a list"),
     ],
