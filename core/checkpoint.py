@@ -40,11 +40,18 @@ class Checkpoint:
     def eos_ids(self) -> set[int]:
         """Ends of text that config.json and generation_config.json name; each may be a list."""
         found: set[int] = set()
-        for source in (self.config, self.generation_file()):
+        for file, source in (
+            ("config.json", self.config),
+            ("generation_config.json", self.generation_file()),
+        ):
             value = source.get("eos_token_id")
-            for token in value if isinstance(value, list) else [value]:
-                if isinstance(token, int) and not isinstance(token, bool):
-                    found.add(token)
+            ids = value if isinstance(value, list) else [] if value is None else [value]
+            if not all(type(token) is int and token >= 0 for token in ids):
+                raise UserError(
+                    f"{self.path / file}: eos_token_id must be an id or a list of ids, "
+                    f"not {value!r}."
+                )
+            found.update(ids)
         return found
 
     def generation_file(self) -> dict[str, Any]:
@@ -90,15 +97,19 @@ def _generation(path: Path, choice: str) -> dict[str, Any]:
     return read_json(file)
 
 
-def find(name: str) -> Path:
-    """The folder behind `model.path`: a local one, a plugin's, or a model of the hub."""
+def find(name: str, key: str = "model.path") -> Path:
+    """The folder behind a setting: a local one, a plugin's, or a model of the hub."""
     path = Path(name).expanduser()
-    if path.is_dir():
+    try:
+        there, single = path.is_dir(), path.is_file()
+    except OSError as error:  # a name too long, or a folder above that may not be entered
+        raise UserError(f"{key}: {name:.200} cannot be looked at: {error.strerror}.") from error
+    if there:
         return path
-    if path.is_file():
+    if single:
         kind = "a GGUF file" if path.suffix == ".gguf" else "a file"
         raise UserError(
-            f"model.path: {name} is {kind}. Give a folder with config.json and *.safetensors; "
+            f"{key}: {name} is {kind}. Give a folder with config.json and *.safetensors; "
             "another format needs a plugin that opens it."
         )
     from core.plugins import offer
@@ -109,13 +120,13 @@ def find(name: str) -> Path:
     parts = name.split("/")
     if len(parts) != 2 or not all(parts) or name.startswith((".", "~", "/")):
         raise UserError(
-            f"model.path: there is no folder {name}. Give the path of a checkpoint, "
+            f"{key}: there is no folder {name}. Give the path of a checkpoint, "
             "or the name of a hub model such as Qwen/Qwen3-0.6B."
         )
-    return _from_hub(name)
+    return _from_hub(name, key)
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, key: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
@@ -127,7 +138,7 @@ def _from_hub(name: str) -> Path:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"model.path: there is no folder {name}, and the hub did not give such a model "
+            f"{key}: there is no folder {name}, and the hub did not give such a model "
             f"({type(error).__name__}: {reason}). Check the name, or download it and give "
             "its folder."
         ) from error

@@ -6,14 +6,15 @@ import logging
 import random
 import time
 from collections import deque
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from core import registry
-from core.errors import EngineDead, UserError
-from core.generation import Generation
-from core.setup import read_setup
+from core.errors import EngineDead, Mistakes, UserError
+from core.generation import Generation, sequences
+from core.plugins.blame import brief
+from core.setup import open_tokenizer, read_setup
 from core.startup import announce
-from core.types import Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from core.outputs import RequestOutput
     from core.sampling.params import SamplingParams
     from core.text import TokenizerLike
-    from core.types import Limits, StepOutput, StepPlan
+    from core.types import Limits, Request, StepOutput, StepPlan, TokenLogprobs
 
 log = logging.getLogger("plait")
 
@@ -49,35 +50,37 @@ class Engine:
         self.config = config
         self.hooks = acting(config)
         self.hooks.configure(config=config)
-        self.setup = read_setup(config)
-        self.tokenizer: TokenizerLike | None = open_tokenizer(config)
-        self.executor: Executor = registry.executors.get(config.executor.use)(
-            config.executor.options, config
-        )
+        mistakes = Mistakes()
+        with mistakes.noted():
+            self.setup = read_setup(config)
+        with mistakes.noted():
+            self.tokenizer: TokenizerLike | None = open_tokenizer(config)
+        mistakes.tell()
+        executor = registry.executors.get(config.executor.use)
+        self.executor: Executor = executor(config.executor.options, config)
         try:
             self.limits: Limits = self.executor.start(self.setup)
-            self.scheduler: Scheduler = registry.schedulers.get(config.scheduler.use)(
-                config.scheduler.options, self.limits
-            )
+            scheduler = registry.schedulers.get(config.scheduler.use)
+            self.scheduler: Scheduler = scheduler(config.scheduler.options, self.limits)
             # asked whether it accepts a request; the one that samples lives in the worker
-            self.sampler: Sampler = registry.samplers.get(config.sampler.use)(
-                config.sampler.options, self.limits
-            )
+            sampler = registry.samplers.get(config.sampler.use)
+            self.sampler: Sampler = sampler(config.sampler.options, self.limits)
+            ends = self.setup.checkpoint.eos_ids()
+            ends |= self.tokenizer.eos_ids if self.tokenizer else set()
+            # a checkpoint may name ids that its model cannot sample
+            self.eos_ids = frozenset(id for id in ends if id < self.limits.vocab_size)
+            self._generations: dict[str, Generation] = {}
+            self._owner: dict[Request, Generation] = {}
+            self._flight: deque[Launched] = deque()
+            self._random = random.Random(config.model.seed)
+            self._count = 0
+            self._dead: EngineDead | None = None
+            self._closed = False
+            announce(self, time.monotonic() - began)
+            self.hooks.engine_started(engine=self)
         except BaseException:
             self.executor.shutdown()
             raise
-        self.eos_ids = frozenset(
-            self.setup.checkpoint.eos_ids() | (self.tokenizer.eos_ids if self.tokenizer else set())
-        )
-        self._generations: dict[str, Generation] = {}
-        self._owner: dict[Request, Generation] = {}
-        self._flight: deque[Launched] = deque()
-        self._random = random.Random(config.model.seed)
-        self._count = 0
-        self._dead: EngineDead | None = None
-        self._closed = False
-        announce(self, time.monotonic() - began)
-        self.hooks.engine_started(engine=self)
 
     # requests
 
@@ -104,35 +107,32 @@ class Engine:
         `text` is what the ids were made from, for the output. `live`: make text at every step.
         UserError, and nothing is queued, when the request cannot be run.
         """
-        if self._closed or self._dead:
-            raise self._dead or EngineDead("this engine was closed. Make a new one.")
+        self.check_alive()
         self.admissible(prompt, params)
         self._count += 1
         id = str(self._count - 1) if id is None else id
         if id in self._generations:
             raise UserError(f"request {id!r} is still running. Give each request its own id.")
-        seed = params.seed if params.seed is not None else self._random.getrandbits(63)
         stops = frozenset(params.stop_token_ids or ())
         stops |= frozenset() if params.ignore_eos else self.eos_ids
         room = self.limits.max_length if params.max_tokens is None else params.max_tokens
-        requests = [
-            Request(
-                id=id if params.n == 1 else f"{id}/{index}",
-                prompt=list(prompt),
-                params=params,
-                seed=(seed + index) & (2**64 - 1),
-                stop_ids=stops,
-                limit=min(len(prompt) + room, self.limits.max_length),
-                priority=priority,
-                arrival=time.monotonic(),
-                salt=salt,
-            )
-            for index in range(params.n)
-        ]
+        requests = sequences(
+            id,
+            prompt,
+            params,
+            seed=params.seed if params.seed is not None else self._random.getrandbits(63),
+            stop_ids=stops,
+            limit=min(len(prompt) + room, self.limits.max_length),
+            priority=priority,
+            salt=salt,
+        )
         generation = Generation(id, text, list(prompt), params, requests, self.tokenizer, live=live)
-        for request in requests:
-            self.scheduler.add(request)
-            self._owner[request] = generation
+        with ExitStack() as undo:
+            for request in requests:
+                self.scheduler.add(request)
+                undo.callback(self.scheduler.finish, request, "abort")
+            undo.pop_all()
+        self._owner |= dict.fromkeys(requests, generation)
         self._generations[id] = generation
         return id
 
@@ -144,8 +144,12 @@ class Engine:
         for request in generation.requests:
             if request.finish_reason is None:
                 self.scheduler.finish(request, "abort")
-            generation.take(request, None)
+            self._look(generation, request, None)
         return self._retire(generation)
+
+    def runs(self, id: str) -> bool:
+        """Whether a request was added and has not ended."""
+        return id in self._generations
 
     @property
     def busy(self) -> bool:
@@ -160,13 +164,11 @@ class Engine:
         -> the requests that finished, and those with news among the `live` ones.
         EngineDead when a worker is gone; all requests are lost then.
         """
-        if self._dead:
-            raise self._dead
+        self.check_alive()
         try:
             plan = self.scheduler.plan() if self._generations else None
             if plan is not None:
-                launched = Launched(plan, self.executor.submit(plan), time.monotonic())
-                self._flight.append(launched)
+                self._flight.append(self._launch(plan))
             outputs: list[RequestOutput] = []
             while self._flight and (
                 plan is None or len(self._flight) > DEPTH or self._flight[0].pending.done()
@@ -183,6 +185,15 @@ class Engine:
             self.executor.shutdown()
             raise
 
+    def _launch(self, plan: StepPlan) -> Launched:
+        try:
+            return Launched(plan, self.executor.submit(plan), time.monotonic())
+        except EngineDead:
+            raise
+        except BaseException:
+            self.scheduler.drop(plan.requests)  # interrupted: whoever goes on computes it anew
+            raise
+
     def _take(self, launched: Launched) -> list[RequestOutput]:
         try:
             output = launched.pending.result()
@@ -190,10 +201,12 @@ class Engine:
             raise
         except Exception as error:
             return self._fail(launched.plan, error)
+        except BaseException:  # as in `_launch`
+            self.scheduler.drop(launched.plan.requests)
+            raise
         news = self.scheduler.update(launched.plan, output)
-        self.hooks.step_done(
-            plan=launched.plan, output=output, seconds=time.monotonic() - launched.at
-        )
+        seconds = time.monotonic() - launched.at
+        self.hooks.step_done(plan=launched.plan, output=output, seconds=seconds)
         return self._report(launched.plan, output, news)
 
     def _report(
@@ -212,7 +225,7 @@ class Engine:
             generation = self._owner.get(request)
             if generation is None or generation.waits_for_end(request):
                 continue
-            stop = generation.take(request, logprobs.get(request))
+            stop = self._look(generation, request, logprobs.get(request))
             if stop is not None and request.finish_reason is None:
                 self.scheduler.finish(request, "stop")
             if stop is not None and request.finish_reason is not None:
@@ -221,11 +234,26 @@ class Engine:
                 changed[generation.id] = generation
         return [self._retire(g) if g.finished else g.output() for g in changed.values()]
 
+    def _look(
+        self, generation: Generation, request: Request, logprobs: list[TokenLogprobs] | None
+    ) -> str | None:
+        """`Generation.take`. What goes wrong there, in a tokenizer say, ends this request alone."""
+        try:
+            return generation.take(request, logprobs)
+        except Exception as error:
+            log.error("request %s cannot be turned into text", request.id, exc_info=error)
+            self.scheduler.finish(request, "error")
+            generation.give_up(request)
+            request.finish_reason = "error"
+            request.error = f"its tokens could not be turned into text. {brief(error)}"
+            return None
+
     def _retire(self, generation: Generation) -> RequestOutput:
         del self._generations[generation.id]
-        output = generation.output()
         for request in generation.requests:
             del self._owner[request]
+        output = generation.output()
+        for request in generation.requests:
             self.hooks.request_done(request=request, output=output)
         return output
 
@@ -237,14 +265,19 @@ class Engine:
         for request in plan.requests:
             if request.finish_reason is None:
                 self.scheduler.finish(request, "error")
-                request.error = f"the step that computed this request failed: {error!r}"
+                request.error = f"the step that computed this request failed. {brief(error)}"
             generation = self._owner.get(request)
             if generation is not None and generation.finished:
-                generation.take(request, None)
+                self._look(generation, request, None)
                 finished.append(self._retire(generation))
         return finished
 
-    # everything else
+    def check_alive(self) -> None:
+        """EngineDead when a worker is gone or the engine was closed."""
+        if self._dead:
+            raise self._dead
+        if self._closed:
+            raise EngineDead("this engine was closed. Make a new one.")
 
     def statistics(self) -> dict[str, int]:
         """The scheduler's counters."""
@@ -264,24 +297,3 @@ class Engine:
         self._flight.clear()
         self.executor.shutdown()
         self.hooks.engine_stopped(engine=self)
-
-
-def open_tokenizer(config: Config) -> TokenizerLike | None:
-    """The tokenizer of the configuration: a plugin's, or one in the Hugging Face layout.
-
-    None when the checkpoint has none: prompts must then be token ids.
-    """
-    from core.plugins import offer
-    from core.text import Tokenizer, has_tokenizer
-
-    name = config.model.tokenizer
-    from core.checkpoint import find
-
-    path = find(name if name is not None else config.model.path)
-    found: TokenizerLike | None = offer("open_tokenizer", path=path)
-    if found is not None:
-        return found
-    if name is None and not has_tokenizer(path):
-        log.info("%s holds no tokenizer: prompts must be token ids", path)
-        return None
-    return Tokenizer.open(path)

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, logprob_dict
 from core.text import Detokenizer
+from core.types import Request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from core.sampling.params import SamplingParams
     from core.text import TokenizerLike
-    from core.types import Request, TokenLogprobs
+    from core.types import TokenLogprobs
 
 
 class Answer:
@@ -74,6 +77,10 @@ class Answer:
         self.text += "".join(pieces)
         return words.stopped
 
+    def give_up(self) -> None:
+        """No more text: the tokenizer has failed."""
+        self._closed = True
+
     def completion(self) -> CompletionOutput:
         request = self.request
         reason: int | str | None = request.stop_reason
@@ -125,6 +132,10 @@ class Generation:
         self.metrics.last_token_time = now
         return self.answers[self.requests.index(request)].take(logprobs)
 
+    def give_up(self, request: Request) -> None:
+        """Make no more text of one of the requests."""
+        self.answers[self.requests.index(request)].give_up()
+
     def take_prompt_logprobs(self, first: int, positions: list[TokenLogprobs]) -> None:
         """Log probabilities of prompt tokens from position `first` on. Preemption repeats some."""
         if self.prompt_logprobs is not None:
@@ -160,3 +171,31 @@ class Generation:
             num_cached_tokens=self.requests[0].cached,
             metrics=self.metrics,
         )
+
+
+def sequences(
+    id: str,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    seed: int,
+    stop_ids: frozenset[int],
+    limit: int,
+    priority: int = 0,
+    salt: str | None = None,
+) -> list[Request]:
+    """The `n` requests of a prompt. Each has its own seed; `limit` is the most tokens of each."""
+    return [
+        Request(
+            id=id if params.n == 1 else f"{id}/{index}",
+            prompt=list(prompt),
+            params=params,
+            seed=(seed + index) & (2**64 - 1),
+            stop_ids=stop_ids,
+            limit=limit,
+            priority=priority,
+            arrival=time.monotonic(),
+            salt=salt,
+        )
+        for index in range(params.n)
+    ]

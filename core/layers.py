@@ -222,10 +222,12 @@ def bind(
     options: Any,
     caches: Sequence[KVLayer],
     worker: Worker,
+    positions: int | None = None,
 ) -> list[AttentionBackend]:
     """Give every layer of a loaded model its kernels, backend, cache and rotary table.
 
-    `caches[i]` is for the layer with `layer == i`. Layers of one shape share a backend instance;
+    `caches[i]` is for the layer with `layer == i`. `positions`: rows of the rotary table, when
+    fewer than the model's own limit are needed. Layers of one shape share a backend instance;
     returns the instances, whose `plan` the worker calls once a step. May be repeated.
     """
     backends: dict[AttentionShape, AttentionBackend] = {}
@@ -243,7 +245,7 @@ def bind(
             module.backend, module.cache = backends[shape], caches[module.layer]
             module.fused = module.backend if isinstance(module.backend, FusedAttention) else None
         elif isinstance(module, Rotary):
-            module.table = module.rope.table(worker.device)
+            module.table = module.rope.table(worker.device, positions)
         elif isinstance(module, Linear) and isinstance(kernels, PackedProducts):
             module.pack(kernels, shared=owners[id(module.weight)] > 1)
     return list(backends.values())

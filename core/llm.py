@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from core.deliveries import Deliveries, Stream
 from core.dialect import arguments, check_call, not_offered
 from core.engine import Engine
 from core.errors import UserError
@@ -67,6 +70,7 @@ class LLM:
     def _start(self, config: Config) -> None:
         self.config = config
         self.engine = Engine(config)
+        self._deliveries = Deliveries(self.engine)
         self._defaults = SamplingParams.from_defaults(self.engine.setup.checkpoint.generation)
         # for scripts that never close, or `del llm` to make room for another
         self._end = weakref.finalize(self, _close, self.engine, os.getpid())
@@ -163,7 +167,8 @@ class LLM:
         `template`: add_generation_prompt, continue_final_message, tools, chat_template,
         chat_template_kwargs={"enable_thinking": False, ...}.
         """
-        several = bool(messages) and not isinstance(messages[0], Mapping)
+        several = isinstance(messages, Sequence) and not isinstance(messages, str)
+        several = several and bool(messages) and not isinstance(messages[0], Mapping)
         conversations: list[Any] = list(messages) if several else [messages]
         read = [self._render(conversation, template) for conversation in conversations]
         return self._finish(read, self._params(sampling_params, len(read)), use_tqdm, None)
@@ -189,19 +194,7 @@ class LLM:
     def _stream(self, prompt: Encoded, params: SamplingParams) -> Iterator[RequestOutput]:
         text, ids, salt = prompt
         id = self.engine.add(ids, params, text=text, salt=salt, live=True)
-
-        def pieces() -> Iterator[RequestOutput]:
-            try:
-                while True:
-                    for output in self.engine.step():
-                        if output.request_id == id:
-                            yield output
-                            if output.finished:
-                                return
-            finally:
-                self.engine.abort(id)
-
-        return pieces()
+        return Stream(self._deliveries, id, self)
 
     def _finish(
         self,
@@ -218,32 +211,38 @@ class LLM:
                 wrong += [f"prompt {index}: {line}" for line in str(error).splitlines()]
         if wrong:
             raise UserError("\n".join(wrong))
-        priorities = priority or [0] * len(prompts)
-        if len(priorities) != len(prompts):
-            raise UserError(f"{len(priorities)} priorities for {len(prompts)} prompts.")
+        priorities = [0] * len(prompts) if priority is None else priority
+        if not isinstance(priorities, Sequence) or len(priorities) != len(prompts):
+            raise UserError(f"priority must be a list of {len(prompts)} numbers, one a prompt.")
+        if not all(isinstance(number, int) for number in priorities):
+            raise UserError(f"priorities are whole numbers, not {list(priorities)!r:.200}.")
         if any(priorities) and not self.engine.scheduler.reads_priority:
             raise UserError(
                 f"the scheduler {self.config.scheduler.use!r} does not look at priorities. Leave "
                 'them out, or make the engine with scheduling_policy="priority".'
             )
         done: dict[str, RequestOutput] = {}
+        box: deque[RequestOutput] = deque()
         ids_: list[str] = []
-        try:
+        with ExitStack() as cleanup:
             for prompt, asked, urgency in zip(prompts, params, priorities, strict=True):
                 text, ids, salt = prompt
-                ids_.append(self.engine.add(ids, asked, text=text, priority=urgency, salt=salt))
-            wanted = set(ids_)
+                id = self.engine.add(ids, asked, text=text, priority=urgency, salt=salt)
+                ids_.append(id)
+                # an interrupted call leaves nothing running behind
+                cleanup.callback(self._deliveries.forget, id)
+                self._deliveries.expect(id, box)
             with progress_bar(len(prompts), "generating", bool(show)) as bar:
-                while len(done) < len(wanted):
-                    for output in self.engine.step():
-                        if output.finished and output.request_id in wanted:
-                            done[output.request_id] = output
-                            bar.advance(sum(len(o.token_ids) for o in output.outputs))
-        finally:
-            # an interrupted call leaves nothing running behind
-            for id in ids_:
-                if id not in done:
-                    self.engine.abort(id)
+                while len(done) < len(ids_):
+                    if not self.engine.busy:
+                        self.engine.check_alive()
+                        lost = ", ".join(id for id in ids_ if id not in done)
+                        raise UserError(f"requests {lost} were aborted while generate ran.")
+                    self._deliveries.step()
+                    while box:
+                        output = box.popleft()
+                        done[output.request_id] = output
+                        bar.advance(sum(len(o.token_ids) for o in output.outputs))
         return [done[id] for id in ids_]
 
     def _read(self, prompt: Prompt) -> Encoded:
@@ -252,7 +251,10 @@ class LLM:
     def _render(self, messages: Sequence[Message], template: Mapping[str, Any]) -> Encoded:
         check_call("chat", {k: v for k, v in template.items() if k not in TEMPLATE}, TEMPLATE)
         options = {k: v for k, v in template.items() if k in TEMPLATE}
-        options.update(options.pop("chat_template_kwargs", None) or {})
+        variables = options.pop("chat_template_kwargs", None) or {}
+        if not isinstance(variables, Mapping):
+            raise UserError(f"chat_template_kwargs must be a mapping, not {variables!r}.")
+        options.update(variables)
         return Encoded(*self._own_tokenizer().chat(messages, **options))
 
     def _params(
@@ -262,11 +264,11 @@ class LLM:
             return [self._defaults] * count
         if isinstance(given, SamplingParams):
             return [given] * count
-        each = list(given)
+        each = list(given) if isinstance(given, Iterable) else [given]
         if len(each) != count or not all(isinstance(p, SamplingParams) for p in each):
+            got = len(each) if isinstance(given, list | tuple) else type(given).__name__
             raise UserError(
-                f"{count} prompts need one SamplingParams, or a list of {count}; "
-                f"got {len(each)} values."
+                f"{count} prompts need one SamplingParams, or a list of {count} of them, not {got}."
             )
         return each
 

@@ -46,7 +46,7 @@ def listed(prompts: Any) -> list[Prompt]:
         return [prompts]
     if hasattr(prompts, "tolist"):  # an array, a tensor, or a column of a table
         prompts = prompts.tolist()
-    if not isinstance(prompts, Iterable):
+    if not isinstance(prompts, Iterable) or isinstance(prompts, bytes | bytearray):
         raise UserError(f"prompts must be strings or token ids, not {type(prompts).__name__}.")
     found = list(prompts)
     return [found] if found and isinstance(found[0], Integral) else found

@@ -165,7 +165,7 @@ class Registry(Generic[T]):
         """The class called `name`, imported now if it was registered by path.
 
         UserError if the name is unknown or claimed twice, a needed package is missing, or the
-        target cannot be imported or is not a class of this kind.
+        target cannot be imported, is not a class of this kind, or is an unfinished one.
         """
         entry = self.entry(name)
         label = f"{self.kind} {name!r} of {entry.provider}"
@@ -185,6 +185,8 @@ class Registry(Generic[T]):
             self._refuse(f"{label}: {entry.path} is {target!r}, not a class.")
         if self.base and not issubclass(target, load_path(self.base)):
             self._refuse(f"{label}: {entry.path} does not derive from {self.base}.")
+        if missing := sorted(getattr(target, "__abstractmethods__", ())):
+            self._refuse(f"{label}: {entry.path} does not define {', '.join(missing)}.")
         return target
 
     def _refuse(self, message: str, error: Exception | None = None) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -81,12 +81,16 @@ class Rope:
         frequencies, factor = ROPE_INIT_FUNCTIONS[self.kind](config, seq_len=self.length)
         return frequencies, factor
 
-    def table(self, device: torch.device | str = "cpu") -> Tensor:
-        """Cosines and sines of every position, float32 [length, 2, head_dim / 2]."""
+    def table(self, device: torch.device | str = "cpu", positions: int | None = None) -> Tensor:
+        """Cosines and sines of every position, float32 [length, 2, head_dim / 2].
+
+        `positions`: the first so many are enough.
+        """
         import torch
 
         frequencies, factor = self.frequencies()
-        angles = torch.arange(self.length, dtype=torch.float)[:, None] * frequencies.cpu()
+        rows = self.length if positions is None else min(positions, self.length)
+        angles = torch.arange(rows, dtype=torch.float)[:, None] * frequencies.cpu()
         return torch.stack([angles.cos() * factor, angles.sin() * factor], 1).to(device)
 
 
@@ -200,4 +204,6 @@ def _check(
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # math.isfinite raises for an int beyond it

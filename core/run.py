@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import sys
-import traceback
-from pathlib import Path
+import time
+from contextlib import suppress
 from typing import NoReturn
 
 from core import __version__, plugins
-from core.errors import UserError
+from core.errors import EngineDead, UserError
+from core.plugins.blame import account
 from core.registry import registries
+from core.told_once import first_to_tell, follows
+
+NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+"""What a full disk, or one that takes nothing, says."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -31,18 +37,30 @@ def main(argv: list[str] | None = None) -> int:
         return status
     except UserError as error:
         message = str(error)
-        print(
-            message, *(n for n in registries.notes if n not in message), sep="\n", file=sys.stderr
-        )
+        notes = [n for n in registries.notes if n.removeprefix("note: ") not in message]
+        if first_to_tell(message):
+            print(message, *notes, sep="\n", file=sys.stderr, flush=True)
+        else:
+            time.sleep(1.0)  # torchrun ends all ranks with the first, which may not have spoken yet
         return 2
+    except EngineDead as error:  # it brings the account of the worker that broke
+        print("\n".join([str(error), *registries.notes]), file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            print("\n".join([account(error), *registries.notes]), file=sys.stderr)
+            return 1
+        print(f"The output cannot be written: {error}. Choose another place.", file=sys.stderr)
+        with suppress(OSError, ValueError):  # what is still to be written would fail at the end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     except Exception as error:
-        traceback.print_exc()
-        print("\n".join([_blame(error), *registries.notes]), file=sys.stderr)
+        print("\n".join([account(error), *registries.notes]), file=sys.stderr)
         return 1
 
 
@@ -59,10 +77,12 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 
 
 def _run(asked: argparse.Namespace) -> int:
-    logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("plait").setLevel(logging.INFO)
+    # what the first of torchrun's ranks says is true of all
+    usual, ours = (logging.ERROR,) * 2 if follows() else (logging.WARNING, logging.INFO)
+    logging.basicConfig(format="%(levelname)s: %(message)s", level=usual)
+    logging.getLogger("plait").setLevel(ours)
     words = list(asked.words)
-    first_is_file = bool(words) and ("=" not in words[0] or Path(words[0]).is_file())
+    first_is_file = bool(words) and ("=" not in words[0] or os.path.isfile(words[0]))
     config_file = words.pop(0) if first_is_file else None
     if asked.version:
         print(f"plait {__version__}")
@@ -97,18 +117,6 @@ def _run(asked: argparse.Namespace) -> int:
             return 0
         return registries.apps.get(config.run.use)(config.run.options).run(config)
     return 0
-
-
-def _blame(error: BaseException) -> str:
-    """Whose fault an unexpected exception is: the innermost code that is a plugin's, or ours."""
-    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        module = frame.f_globals.get("__name__", "")
-        if module.partition(".")[0] in ("core", "plugins", "models"):
-            break
-        for plugin in plugins.current():
-            if not plugin.builtin and plugin.holds(module):
-                return f"This is a fault of {plugin}, not of your configuration. Tell its authors."
-    return "This is a fault of Plait, not of your configuration. Please report it."
 
 
 if __name__ == "__main__":

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from core import registry
-from core.checkpoint import Checkpoint, open_checkpoint
-from core.errors import UserError
+from core.checkpoint import Checkpoint, find, open_checkpoint
+from core.errors import Mistakes, UserError
 from core.parallel import ParallelPlan, Source, dtype_name, formats_of
+from core.sampling.params import SamplingParams
 from core.types import Limits
 
 if TYPE_CHECKING:
     from core.config import Config
     from core.interfaces import Architecture
+    from core.text import TokenizerLike
 
 log = logging.getLogger("plait")
 
@@ -39,28 +42,66 @@ def read_setup(config: Config) -> Setup:
     UserError with everything that is wrong with either.
     """
     checkpoint = open_checkpoint(config.model)
-    architecture = registry.models.get(checkpoint.architecture)
-    model_config = architecture.config(
-        checkpoint.config,
-        max_length=config.model.max_length,
-        ignore=tuple(config.model.ignore_config),
-    )
-    longest = model_config.longest
-    wanted = config.model.max_length
-    if wanted is not None and wanted > longest:
-        raise UserError(
-            f"model.max_length is {wanted}, but positions of {checkpoint.path} end at {longest}. "
-            "Lower it, or replace rope_parameters and max_position_embeddings in model.config."
+    mistakes = Mistakes()
+    with mistakes.noted():
+        checkpoint.eos_ids()
+    with mistakes.noted():
+        _check_defaults(checkpoint)
+    with mistakes.noted():
+        architecture = _architecture(checkpoint)
+        model_config = _model_config(config, checkpoint, architecture)
+        longest, wanted = model_config.longest, config.model.max_length
+        with mistakes.noted():
+            if wanted is not None and wanted > longest:
+                raise UserError(
+                    f"model.max_length is {wanted}, but positions of {checkpoint.path} end at "
+                    f"{longest}. Lower it, or replace rope_parameters and "
+                    "max_position_embeddings in model.config."
+                )
+        plan = ParallelPlan.build(
+            architecture,
+            model_config,
+            tensor=config.parallel.tensor,
+            overrides=config.parallel.plan,
+            formats=formats_of(checkpoint.config),
+            replicate_limit=config.parallel.replicate_limit,
         )
-    plan = ParallelPlan.build(
-        architecture,
-        model_config,
-        tensor=config.parallel.tensor,
-        overrides=config.parallel.plan,
-        formats=formats_of(checkpoint.config),
-        replicate_limit=config.parallel.replicate_limit,
-    )
+    mistakes.tell()
     return Setup(checkpoint, architecture, model_config, plan, wanted or longest, longest)
+
+
+def _architecture(checkpoint: Checkpoint) -> type[Architecture]:
+    try:
+        return registry.models.get(checkpoint.architecture)
+    except UserError as error:
+        code = " Code that a checkpoint brings (auto_map) is never run." * bool(
+            checkpoint.config.get("auto_map")
+        )
+        raise UserError(f"{checkpoint.path / 'config.json'}: {error}{code}") from error
+
+
+def _model_config(config: Config, checkpoint: Checkpoint, architecture: type[Architecture]) -> Any:
+    try:
+        return architecture.config(
+            checkpoint.config,
+            max_length=config.model.max_length,
+            ignore=tuple(config.model.ignore_config),
+        )
+    except UserError as error:
+        # a model knows the contents of the file, not where it is
+        start = re.compile(r"^config\.json(?=: )", re.MULTILINE)
+        file = str(checkpoint.path / "config.json")
+        raise UserError(start.sub(lambda _: file, str(error))) from error
+
+
+def _check_defaults(checkpoint: Checkpoint) -> None:
+    try:
+        SamplingParams.from_defaults(checkpoint.generation)
+    except UserError as error:
+        raise UserError(
+            f"{error}\nThese are the sampling defaults of {checkpoint.path}. Correct them, or say "
+            "model.generation_config=none."
+        ) from error
 
 
 def open_source(config: Config, setup: Setup) -> Source:
@@ -79,6 +120,25 @@ def open_source(config: Config, setup: Setup) -> Source:
     return source.open(setup.checkpoint.path, expected, seed=config.model.seed)
 
 
+def open_tokenizer(config: Config) -> TokenizerLike | None:
+    """The tokenizer of the configuration: a plugin's, or one in the Hugging Face layout.
+
+    None when the checkpoint has none: prompts must then be token ids.
+    """
+    from core.plugins import offer
+    from core.text import Tokenizer, has_tokenizer
+
+    name = config.model.tokenizer
+    path = find(config.model.path) if name is None else find(name, "model.tokenizer")
+    found: TokenizerLike | None = offer("open_tokenizer", path=path)
+    if found is not None:
+        return found
+    if name is None and not has_tokenizer(path):
+        log.info("%s holds no tokenizer: prompts must be token ids", path)
+        return None
+    return Tokenizer.open(path)
+
+
 def check_weights(config: Config, setup: Setup) -> None:
     """Compare the checkpoint's headers with the plan, once for all ranks.
 
@@ -91,19 +151,13 @@ def check_weights(config: Config, setup: Setup) -> None:
 
 def limits_of(config: Config, setup: Setup, page_size: int, pages: int) -> Limits:
     """The sizes that the engine is built for. UserError when the cache is too small for them."""
+    check_length(config, setup, page_size, pages)
     options = config.scheduler.options
-    longest = setup.max_length
-    if pages * page_size < longest:
-        if config.model.max_length is not None:
-            raise UserError(
-                f"model.max_length is {longest}, and the cache holds {pages} pages of {page_size} "
-                f"tokens, {pages * page_size} in all. Lower model.max_length, or give the cache "
-                "more with cache.pages, cache.memory or cache.memory_fraction."
-            )
+    longest = min(setup.max_length, pages * page_size)
+    if longest < setup.max_length:
         log.info(
-            "requests may hold %d tokens: the cache has no room for %d", pages * page_size, longest
+            "requests may hold %d tokens: the cache has no room for %d", longest, setup.max_length
         )
-        longest = pages * page_size
     return Limits(
         max_num_seqs=options.max_num_seqs,
         max_num_batched_tokens=options.max_num_batched_tokens,
@@ -114,6 +168,19 @@ def limits_of(config: Config, setup: Setup, page_size: int, pages: int) -> Limit
         prefix_cache=config.cache.prefix,
         check=config.cache.check,
     )
+
+
+def check_length(config: Config, setup: Setup, page_size: int, pages: int) -> None:
+    """UserError when the cache cannot hold a request of the length that was asked for."""
+    room, wanted = pages * page_size, config.model.max_length
+    more = "give the cache more with cache.pages, cache.memory or cache.memory_fraction."
+    if room < 2:
+        raise UserError(f"the cache holds a single token: no prompt with an answer fits; {more}")
+    if wanted is not None and room < wanted:
+        raise UserError(
+            f"model.max_length is {wanted}, and the cache holds {pages} pages of {page_size} "
+            f"tokens, {room} in all. Lower model.max_length, or {more}"
+        )
 
 
 def device_of(config: Config, rank: int) -> torch.device:

@@ -16,6 +16,8 @@ import tokenizers
 import torch
 import transformers
 
+from core.testing.checkpoints import vary
+
 IM_END, END_OF_TEXT, IM_START, THINK, END_THINK = range(256, 261)
 SPECIAL = ("<|im_end|>", "<|endoftext|>", "<|im_start|>")
 ADDED = ("<think>", "</think>")
@@ -55,12 +57,7 @@ def tiny_model(*, seed: int = 0, **changes: Any) -> transformers.Qwen3ForCausalL
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = transformers.Qwen3ForCausalLM(tiny_config(**changes)).float().eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if "norm" in name:
-                    parameter.copy_(torch.rand_like(parameter) + 0.5)
-                elif name.endswith("bias"):
-                    parameter.copy_(torch.randn_like(parameter))
+        vary(model)
     return model.requires_grad_(False)
 
 

@@ -5,6 +5,8 @@
 
 Several `--trial` options train one model each and keep the one with the lowest validation loss.
 The schedule is fixed in steps once the speed is known; `--steps` gives the same steps anywhere.
+Beside the model it leaves what it did (training.json), what that gave (report.json) and, from both,
+the model's card.
 """
 
 from __future__ import annotations
@@ -20,9 +22,12 @@ import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3ForCausalLM
 
-from tools.eval_tiny import evaluate, write_excerpt
+from core import LLM
+from tools.eval_tiny import evaluate
 from tools.tiny_card import model_card
 from tools.tiny_chat import ChatExamples
+from tools.tiny_engines import transformers_logprobs
+from tools.tiny_heldout import write_excerpt
 from tools.tiny_text import load
 from tools.tiny_tokenizer import save_tokenizer, train_tokenizer
 from tools.tiny_trainer import CONTEXT, STARTED, Data, Recipe, Trainer, model_config, say
@@ -76,8 +81,8 @@ def save(weights: dict[str, torch.Tensor], tokenizer: Tokenizer, out: Path) -> N
     save_tokenizer(tokenizer, out, CONTEXT)
 
 
-def main(arguments: list[str]) -> None:
-    """Command line."""
+def command_line() -> argparse.ArgumentParser:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
@@ -89,7 +94,22 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--trial", action="append", help="e.g. lr=0.003,decay=0.1,dropout=0.1")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--no-eval", action="store_true")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def measure(text: Path, out: Path, device: str) -> None:
+    """Measure the model in `out`, and write the report and the card."""
+    write_excerpt(text, out)
+    torch.set_float32_matmul_precision("highest")
+    with LLM(out, device=device, dtype="float32") as llm:
+        report = evaluate(out, text, transformers_logprobs(out, device), llm, say)
+    (out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    (out / "README.md").write_text(model_card(out, text))
+
+
+def main(arguments: list[str]) -> None:
+    """Command line."""
+    options = command_line().parse_args(arguments)
     torch.set_float32_matmul_precision("high")
     device = torch.device(options.device)
     data = prepare(options.text, options.seed, options.examples, device)
@@ -115,13 +135,10 @@ def main(arguments: list[str]) -> None:
             best = reached
             save(weights, data.tokenizer, options.out)
             say(f"saved {options.out}, best validation loss {best:.4f}")
-    record = {"device": str(device), "seed": options.seed, "trials": records}
+    record = {"seed": options.seed, "examples": options.examples, "trials": records}
     (options.out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     if not options.no_eval:
-        write_excerpt(options.text, options.out)
-        report = evaluate(options.out, options.text, device, say)
-        (options.out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-        (options.out / "README.md").write_text(model_card(options.out, options.text))
+        measure(options.text, options.out, options.device)
     say("done")
 
 

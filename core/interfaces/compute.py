@@ -27,6 +27,7 @@ class AttentionBackend(ABC):
     class Options: ...
 
     page_sizes: ClassVar[tuple[int, ...]] = ()  # what it can read, best first; empty: any
+    best_page_size: ClassVar[int | None] = None  # for `auto`; None: the first of these, or 256
     layout: ClassVar[str] = "tokens"  # memory order of a page: "tokens" [page, KV, D] or "heads"
     graphable: ClassVar[bool] = False  # plan and forward may be captured in a CUDA graph
 

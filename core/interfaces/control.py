@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from core.errors import UserError
+from core.errors import Mistakes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,16 +33,11 @@ class Scheduler(ABC):
         )
 
         def __post_init__(self) -> None:
-            wrong = [
-                f"{name} must lie in 1 to {most:,}, and is {value}."
-                for name, value, most in (
-                    ("max_num_seqs", self.max_num_seqs, 2**16),
-                    ("max_num_batched_tokens", self.max_num_batched_tokens, 2**31 - 1),
-                )
-                if not 1 <= value <= most
-            ]
-            if wrong:
-                raise UserError(" ".join(wrong))
+            mistakes = Mistakes()
+            for name, most in (("max_num_seqs", 2**16), ("max_num_batched_tokens", 2**31 - 1)):
+                if not 1 <= (value := getattr(self, name)) <= most:
+                    mistakes.add(f"{name} must lie in 1 to {most:,}, and is {value}.")
+            mistakes.tell()
 
     reads_priority: ClassVar[bool] = True  # False: a request that sets one is refused
 

@@ -61,9 +61,19 @@ class _Unfilled(TorchFunctionMode):
 
 
 def on_meta(make: Callable[[], nn.Module]) -> nn.Module:
-    """The module that `make` builds, with parameters on the meta device."""
-    with torch.device("meta"), _Unfilled():
-        return make()
+    """The module that `make` builds, with parameters on the meta device.
+
+    UserError for sizes that no address can reach.
+    """
+    try:
+        with torch.device("meta"), _Unfilled():
+            return make()
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        raise UserError(
+            f"the sizes in config.json make a parameter that no memory can hold ({error})."
+        ) from error
 
 
 def facts(model: nn.Module) -> Facts:

@@ -61,6 +61,10 @@ class Communicator(ABC):
         """Wait until every rank is here."""
         self.gather_all(torch.zeros(1))
 
+    def abort(self) -> None:
+        """A rank is gone: let no collective wait for it. May be called from any thread."""
+        return None
+
     def close(self) -> None:
         """Leave the group. Not a collective."""
         return None

@@ -120,6 +120,11 @@ class NcclCommunicator(Communicator):
         self._gathered(torch.zeros(1, device=self.device))
         torch.cuda.synchronize(self.device)
 
+    def abort(self) -> None:
+        # kernels that wait for the rank would run for ever, and the host with them
+        if self._group is not None:
+            self._group.abort()
+
     def close(self) -> None:
         """Free NCCL's memory and threads. Drop captured graphs before."""
         if self._group is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from core import __version__
 from core.hooks import PROJECT
-from core.registry import Provider
+from core.registry import Provider, registries
 
 BUILTIN = (
     "plugins.attention",
@@ -61,9 +61,14 @@ class Plugin:
         return word in (self.name, package, module) or _canonical(word) == _canonical(package)
 
     def holds(self, module: str) -> bool:
-        """Whether the module of this name is part of the plugin."""
-        home = module_name(self.file) if self.file else self.target.partition(":")[0]
-        return f"{module}.".startswith(f"{home.partition('.')[0]}.")
+        """Whether the module of this name is part of the plugin: of its package, or registered."""
+        if self.file:
+            return module == module_name(self.file)
+        targets = [self.target, *(entry.path for _, entry in registries.of(self.provider))]
+        tops = {re.split("[.:]", target)[0] for target in targets}
+        if self.distribution:
+            tops |= {file.parts[0].removesuffix(".py") for file in self.distribution.files or ()}
+        return module.partition(".")[0] in tops
 
     def misfit(self) -> str:
         """Why the plugin's package asks for another version of Plait, or nothing."""

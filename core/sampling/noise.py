@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 RANGE = 26.0
 """More than the largest noise less the smallest: a token that far behind cannot be drawn."""
 
+LOWEST = -3.4e38  # a bound below it would not be a float32
 SCALE = (1 - 2**-24) / 2**31
 DENSE = 1 / 4  # share of tokens from which on it is cheaper to give noise to all
 BLOCK = 2**24  # numbers that get noise at once on an accelerator
@@ -134,7 +135,7 @@ def _draw_row(row: Tensor, temperature: float, key: list[int], floor: float) -> 
     best = float(x.max())
     if temperature == 0 or not math.isfinite(best):
         return int(x.argmax())
-    possible = x >= max(floor, best - RANGE * temperature)
+    possible = x >= max(floor, best - RANGE * temperature, LOWEST)
     if floor == -math.inf and np.count_nonzero(possible) > DENSE * len(x):
         tokens = torch.arange(len(x), dtype=torch.int32)
         scores = (logits / temperature).add_(gumbel(tokens, *key))

@@ -79,6 +79,10 @@ class SamplingTable:
         for row in rows.tolist():
             self.admissions[row] = None
 
+    def close(self) -> None:
+        """Let go of the last rows, which hold the table, too."""
+        self._last = None
+
     def select(self, rows: Ints, positions: NDArray[np.integer[Any]]) -> SampleRows:
         """The rows [S] that a step samples; positions [S]: where in its sequence each token goes.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from core.errors import UserError
+from core.errors import Mistakes, UserError
 from core.interfaces import Scheduler
 from core.scheduling.columns import compose
 from core.scheduling.flights import Flights
@@ -59,14 +59,20 @@ class QueueScheduler(Scheduler):
             },
         )
 
+        def __post_init__(self) -> None:
+            mistakes = Mistakes()
+            with mistakes.noted():
+                super().__post_init__()
+            if self.max_chunk < 0:
+                mistakes.add(f"max_chunk must be 0 or more tokens, and is {self.max_chunk}.")
+            if not 0 <= self.watermark < 1:
+                mistakes.add(f"watermark must be a share below 1, and is {self.watermark}.")
+            mistakes.tell()
+
     options: Options
 
     def __init__(self, options: Options, limits: Limits) -> None:
         super().__init__(options, limits)
-        if options.max_chunk < 0:
-            raise UserError(f"scheduler.max_chunk is {options.max_chunk}. Give 0 or more tokens.")
-        if not 0 <= options.watermark < 1:
-            raise UserError(f"scheduler.watermark is {options.watermark}. Give a share below 1.")
         self.placement = Placement(limits)
         self.running = self.placement.running
         self.waiting = WaitingQueue()

@@ -111,7 +111,8 @@ def _build(trees: list[Node], plugins: Iterable[str], strict: bool, report: Repo
         if loaded and "model.device" not in report.wrong:
             _resolve(config, tree, report)
     if report.lines:
-        notes = [note for note in registries.notes if note not in report.lines]
+        told = {f"note: {line}" for line in report.lines} | {*report.lines}
+        notes = [note for note in registries.notes if note not in told]
         raise UserError("\n".join([*report.ordered(), *notes]))
     return config
 

@@ -15,6 +15,7 @@ from core.plugins.discovery import absolute
 from core.settings.report import Report
 from core.settings.tree import DOTTED, Node, merge, normal, put
 
+LARGEST = 1_000_000  # values of a file
 PACKAGED = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -56,6 +57,8 @@ def read_words(words: Iterable[str], report: Report) -> Node:
         try:
             loader = _Loader(text)
             node = loader.get_single_node()
+            if node is not None and _expanded(node) > LARGEST:
+                raise _refused("its aliases repeat too much", node)
             walk = _Walk(loader, "command line", report, lines=False)
             if _prose(node, text):
                 value = Node(text, "command line", text)
@@ -108,6 +111,8 @@ def _read(path: Path, report: Report, above: tuple[Path, ...]) -> Node:
         node = loader.get_single_node()
         if node is None:
             return tree
+        if _expanded(node) > LARGEST:
+            raise _refused("its aliases repeat too much", node)
         if not isinstance(node, yaml.MappingNode):
             report.unread(
                 f"{shown}:{node.start_mark.line + 1}: a configuration is a mapping of sections, "
@@ -138,6 +143,20 @@ def _read(path: Path, report: Report, above: tuple[Path, ...]) -> Node:
             merge(base, _read(found, report, (*above, path)))
     merge(base, normal(tree))
     return base
+
+
+def _expanded(node: yaml.Node, known: dict[int, int] | None = None) -> int:
+    """How many values a node has when each alias is written out."""
+    known = {} if known is None else known
+    if id(node) not in known:
+        known[id(node)] = 1  # a node inside itself is refused where it is read
+        inner: list[yaml.Node] = []
+        if isinstance(node, yaml.CollectionNode):
+            inner = [
+                n for item in node.value for n in (item if isinstance(item, tuple) else [item])
+            ]
+        known[id(node)] += sum(_expanded(each, known) for each in inner)
+    return known[id(node)]
 
 
 class _Walk:
@@ -199,13 +218,13 @@ class _Walk:
 def _find(name: str, folder: Path) -> Path | str:
     """The file of a configuration, packaged ones by name; or the sentence why there is none."""
     path = folder / Path(name).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):  # Path's own raises for a name that is too long
         return path.resolve()
-    if path.is_dir():
+    if os.path.isdir(path):
         return f"{name}: is a folder, not a configuration."
     if Path(name).parent.as_posix() in (".", "configs"):
         for ours in (PACKAGED / Path(name).name, PACKAGED / f"{Path(name).name}.yaml"):
-            if ours.is_file():
+            if os.path.isfile(ours):
                 return ours
     here = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
     names = packaged()

@@ -7,6 +7,8 @@ import re
 from core.config import Config
 from core.errors import UserError
 
+MOST_RANKS = 1024  # that share a layer; a plan is made for each of them before anything starts
+LARGEST = 2**31 - 1  # tokens and pages are 32-bit numbers
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -34,14 +36,16 @@ def out_of_range(config: Config) -> list[tuple[str, str]]:
         "model.device",
         f"must be auto, cpu, cuda or cuda:N, not {model.device!r}.",
     )
-    for key, value in (
-        ("model.max_length", model.max_length),
-        ("parallel.tensor", parallel.tensor),
-        ("cache.page_size", cache.page_size),
-        ("cache.pages", cache.pages),
+    for key, value, least, most in (
+        ("model.max_length", model.max_length, 2, LARGEST),  # a prompt and an answer
+        ("model.seed", model.seed, 0, 2**63 - 1),
+        ("parallel.tensor", parallel.tensor, 1, MOST_RANKS),
+        ("cache.page_size", cache.page_size, 1, LARGEST),
+        ("cache.pages", cache.pages, 1, LARGEST),
     ):
-        demand(not isinstance(value, int) or value >= 1, key, f"must be 1 or more, not {value}.")
-    demand(model.seed >= 0, "model.seed", f"must be 0 or more, not {model.seed}.")
+        if isinstance(value, int):
+            demand(value >= least, key, f"must be {least} or more, not {value}.")
+            demand(value <= most, key, f"must be {most} or less, not {value}.")
     for key in ("pipeline", "data", "expert"):
         value = getattr(parallel, key)
         sentence = f"{key} parallel is not implemented: it must be 1, not {value}."

@@ -32,6 +32,10 @@ def fill(cls: type[Any], node: Node, key: Key, report: Report, owner: str = "") 
     except NameError as error:
         report.mistake(key, node.origin, f"{owner}: its options cannot be read: {error}.")
         return None
+    if "__annotations__" in vars(cls) and "__dataclass_fields__" not in vars(cls):
+        sentence = f"{owner}: {cls.__qualname__} is not a dataclass. Write @dataclass above it."
+        report.mistake(key, node.origin, sentence)
+        return None
     known = {f.name: f for f in settable(cls)}
     values: dict[str, Any] = {}
     before = len(report.lines)
@@ -64,7 +68,11 @@ def fill(cls: type[Any], node: Node, key: Key, report: Report, owner: str = "") 
         return None
     try:
         return cls(**values)
-    except (ValueError, TypeError, UserError) as error:
+    except UserError as error:
+        for line in str(error).splitlines():
+            report.mistake(key, node.origin, line)
+        return None
+    except (ValueError, TypeError) as error:
         report.mistake(key, node.origin, str(error))
         return None
 
@@ -86,6 +94,8 @@ def keys() -> list[str]:
 
 def unknown_section(name: str, node: Node) -> str:
     """The sentence about a top-level key that does not exist."""
+    if name == "extends":
+        return "belongs into a file. On the command line, name that file first."
     every = keys()
     top = [key for key in every if "." not in key]
     inner = [f"{name}.{child}" for child in node.children]

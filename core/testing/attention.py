@@ -51,7 +51,8 @@ class AttentionCase:
 
         When it accepts no type, the case is one that `rejects` gives reasons for.
         """
-        fields = {"page_size": backend.page_sizes[0] if backend.page_sizes else 16, **changes}
+        page_size = backend.best_page_size or next(iter(backend.page_sizes), 16)
+        fields = {"page_size": page_size, **changes}
         case = cls(requests, layout=backend.layout, **fields)  # type: ignore[arg-type]
         if "dtype" not in changes:
             for dtype in (torch.float32, torch.float16, torch.bfloat16):

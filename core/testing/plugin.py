@@ -76,6 +76,8 @@ def activate(pluginmanager: pytest.PytestPluginManager, parser: pytest.Parser) -
     )
     group.addoption(
         "--reference",
+        action="append",
+        default=[],
         metavar="DIR",
         help="for --model: a checkpoint to compare with what transformers makes of it, or with "
         "the tensors 'ids' [N, T] and 'logits' [N, T, V] of its reference.safetensors",

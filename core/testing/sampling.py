@@ -154,14 +154,17 @@ def accepted(sampler: type[Sampler]) -> list[SamplingParams]:
     return [wish for wish in WISHES if not made(sampler).accepts(wish)]
 
 
-def normal(rows: int, device: str, seed: int = 0, size: int = SIZE) -> Tensor:
+def normal(rows: int, device: str = "cpu", seed: int = 0, size: int = SIZE) -> Tensor:
     """Logits [rows, size]."""
     generator = torch.Generator().manual_seed(seed)
     return (torch.randn(rows, size, generator=generator) * 3).to(device)
 
 
 def rows_of(
-    params: Sequence[SamplingParams], device: str, at: Sequence[int] | None = None, **more: Any
+    params: Sequence[SamplingParams],
+    device: str = "cpu",
+    at: Sequence[int] | None = None,
+    **more: Any,
 ) -> SampleRows:
     """Request s has the prompt [s, 7] and has written [s, s, 2 s]; its seed is s if it has none."""
     at = list(range(len(params))) if at is None else at

@@ -13,6 +13,8 @@ from core.testing.plugin import HERE, KINDS, PACKAGE, Kind, asked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from core.registry import Registry
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -130,6 +132,15 @@ def refused(request: pytest.FixtureRequest) -> Callable[[list[str]], None]:
         pytest.skip(text)
 
     return refused
+
+
+def name_of(registry: Registry[Any], component: type[Any]) -> str:
+    """The name under which a class is registered."""
+    return next(
+        entry.name
+        for entry in registry.entries()
+        if not entry.missing() and registry.get(entry.name) is component
+    )
 
 
 def _subject(kind: Kind) -> Any:

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from core.interfaces import Sampler
 from core.sampling.params import SamplingParams
-from core.testing.sampling import BAD_WORD, SIZE, ids, make_rows, normal, refusals, rows_of, sampled
+from core.testing.sampling import (
+    BAD_WORD,
+    SIZE,
+    assert_drawn,
+    ids,
+    made,
+    make_rows,
+    normal,
+    refusals,
+    rows_of,
+    sampled,
+    shares,
+)
 
 Kind = type[Sampler]
 
+CUTS = [
+    SamplingParams(),
+    SamplingParams(temperature=0.5),
+    SamplingParams(temperature=2.0),
+    SamplingParams(temperature=2.0, top_k=4),
+    SamplingParams(top_p=0.8),
+    SamplingParams(min_p=0.1),
+    SamplingParams(temperature=1.5, min_p=0.02, top_k=5, top_p=0.9),
+]
 HONOURED = {
     "allowed_token_ids": (SamplingParams(allowed_token_ids=[9, 250]), {9, 250}),
     "logit_bias that forces": (SamplingParams(logit_bias={11: 100}), {11}),
@@ -70,3 +93,24 @@ def test_log_probabilities_are_those_of_the_raw_logits(sampler: Kind, device: st
         best = raw[s].topk(count)
         assert entry.top_ids == best.indices.tolist()
         assert entry.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("params", CUTS, ids=str)
+@pytest.mark.parametrize("size", [7, 1003])
+def test_the_distribution_is_the_one_that_is_asked_for(
+    sampler: Kind, device: str, params: SamplingParams, size: int
+) -> None:
+    skip_refused(sampler, params)
+    logits = torch.tensor([2.0, 1.5, 1.0, 0.0, -1.0, -3.0, -6.0])
+    if size > 7:
+        logits = torch.cat((torch.linspace(-9, -4, size - 7), logits))
+    logits = logits[torch.randperm(size, generator=torch.Generator().manual_seed(3))]
+    logits[2] = -math.inf
+    count, steps, instance = 50, 40, made(sampler, size)
+    counts = torch.zeros(size)
+    rows = make_rows([params] * count, size, device=device)
+    for step in range(steps):
+        now = rows.table.select(rows.rows, rows.ends + step)
+        found = ids(instance, logits.to(device).expand(count, -1), now)
+        counts += torch.bincount(torch.tensor(found), minlength=size)
+    assert_drawn(counts, shares(logits, params))

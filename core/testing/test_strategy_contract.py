@@ -10,6 +10,7 @@ from torch import nn
 from core.parallel import Guard, Sharding
 from core.parallel.strategy import fill_options
 from core.registry import registries
+from core.testing.session import name_of
 from core.testing.sharding import Layer, Sizes, UnknownLayout, text, variants, verify_layer
 
 Strategy = type[Sharding]
@@ -17,14 +18,6 @@ Strategy = type[Sharding]
 RANKS = (2, 3, 4, 5, 8)
 KINDS = ("linear", "embedding", "experts")
 PARTS = (("a", "a"), ("q", "kv", "kv"), ("a", "q"))
-
-
-def name_of(strategy: Strategy) -> str:
-    return next(
-        entry.name
-        for entry in registries.sharding.entries()
-        if not entry.missing() and registries.sharding.get(entry.name) is strategy
-    )
 
 
 def instances(strategy: Strategy) -> Iterator[tuple[Sharding, str]]:
@@ -37,7 +30,7 @@ def instances(strategy: Strategy) -> Iterator[tuple[Sharding, str]]:
             made = strategy(axis or strategy.default_axis, fill_options(strategy.Options, options))
             if axis == "kv" and "in" in made.dims:
                 continue  # its heads may have copies, whose sums would count twice
-            yield made, text(name_of(strategy), axis, options)
+            yield made, text(name_of(registries.sharding, strategy), axis, options)
 
 
 def layers(strategy: Strategy) -> list[tuple[Sharding, Layer]]:
@@ -63,7 +56,7 @@ def _packed(strategy: Strategy) -> Iterator[tuple[Sharding, Layer]]:
             parts = [colwise(axis, fill_options(colwise.Options, options)) for axis in axes]
             made = strategy(None, fill_options(strategy.Options, {}), parts)
             rule = {
-                "strategy": name_of(strategy),
+                "strategy": name_of(registries.sharding, strategy),
                 "parts": [
                     {"source": f"part{i}", "strategy": text("colwise", axis, options)}
                     for i, axis in enumerate(axes)

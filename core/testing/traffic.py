@@ -198,7 +198,9 @@ class Traffic:
         again = self.setting.queued  # the engine does not finish a request twice
         if request not in self.to_come and (again or request.finish_reason is None):
             self.seen["aborts"] += request.finish_reason is None
+            before = request.finish_reason
             self.scheduler.finish(request, "abort")
+            assert request.finish_reason == (before or "abort"), "finish did not end it"
 
     def _note(self, plan: StepPlan) -> None:
         for request, start, count in zip(plan.requests, plan.starts, plan.counts, strict=True):

@@ -22,9 +22,9 @@ def choose_template(
         UserError: there is none, or `wanted` is neither a name nor a template.
     """
     if wanted is not None:
-        if wanted in templates:
+        if isinstance(wanted, str) and wanted in templates:
             return templates[wanted]
-        if "{" in wanted:
+        if isinstance(wanted, str) and "{" in wanted:
             return wanted
         known = ", ".join(sorted(templates)) or "none"
         raise UserError(

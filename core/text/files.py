@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
+from core.text.unicode import whole_text
 
 log = logging.getLogger(__name__)
 
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 IDS_STILL_WORK = "Prompts given as token ids work without a tokenizer."
 OTHER_FORMATS = ("vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "tiktoken.model",
                  "tekken.json", "tokenizer_config.json")  # fmt: skip
@@ -75,7 +77,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise UserError(f"{path}: cannot be read as JSON: {error}.") from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds a {type(value).__name__}, not a JSON object.")
@@ -110,10 +112,16 @@ def _named_tokens(folder: Path, config: Mapping[str, Any]) -> list[tuple[str, st
     named = []
     for key, value in entries.items():
         if key in ("extra_special_tokens", "additional_special_tokens"):
+            if not isinstance(value, dict | list | None):
+                raise UserError(
+                    f"{folder}: tokenizer_config.json: {key} must be a list or a table."
+                )
             inner = value.items() if isinstance(value, dict) else (("", v) for v in value or ())
             named += [(name, _content(token)) for name, token in inner]
         elif key.endswith("_token") and isinstance(value, str | dict):
             named.append((key, _content(value)))
+    for key, text in named:
+        whole_text(text, f"{folder}: tokenizer_config.json: {key or 'a special token'}")
     return [(key, text) for key, text in named if text]
 
 
@@ -128,7 +136,7 @@ def _add_missing(
     from tokenizers import AddedToken
 
     known = raw.get_added_tokens_decoder()
-    for number, fields in sorted(_declared(config)):
+    for number, fields in sorted(_declared(config, folder), key=lambda item: item[0]):
         if number in known:
             continue
         raw.add_tokens([AddedToken(**fields)])
@@ -143,10 +151,20 @@ def _add_missing(
     raw.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing])
 
 
-def _declared(config: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    fields = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-    for number, token in (config.get("added_tokens_decoder") or {}).items():
-        yield int(number), {name: token[name] for name in fields if name in token}
+def _declared(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(id, arguments of its AddedToken) for each entry of added_tokens_decoder."""
+    declared = config.get("added_tokens_decoder") or {}
+    for number, token in declared.items() if isinstance(declared, dict) else [("", declared)]:
+        known = token if isinstance(token, dict) else {}
+        flags = {name: known[name] for name in FLAGS if name in known}
+        good = isinstance(known.get("content"), str) and {*map(type, flags.values())} <= {bool}
+        if not (good and number.isascii() and number.isdigit() and len(number) < 10):
+            raise UserError(
+                f"{folder}: tokenizer_config.json: added_tokens_decoder must map ids to tokens, "
+                f'{{"content": "<|end|>", "special": true}}; {number!r} is {token!r:.80}.'
+            )
+        content = whole_text(known["content"], f"{folder}: tokenizer_config.json: token {number}")
+        yield int(number), {"content": content, **flags}
 
 
 def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
@@ -155,11 +173,28 @@ def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     if (folder / "chat_template.jinja").is_file():
         paths["default"] = folder / "chat_template.jinja"
     if paths:
-        return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+        return {name: _read_text(path) for name, path in paths.items()}
     inline = config.get("chat_template")
-    if isinstance(inline, list):
-        return {entry["name"]: entry["template"] for entry in inline}
-    return {"default": inline} if isinstance(inline, str) else {}
+    if isinstance(inline, str):
+        return {"default": inline}
+    entries = inline or []
+    named = ("name", "template")
+    if not isinstance(entries, list) or not all(
+        isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in named)
+        for entry in entries
+    ):
+        raise UserError(
+            f"{folder}: tokenizer_config.json: chat_template must be text, or a list of "
+            '{"name": ..., "template": ...}.'
+        )
+    return {entry["name"]: entry["template"] for entry in entries}
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path}: cannot be read: {error}.") from None
 
 
 def _convert(folder: Path, config: Mapping[str, Any]) -> TokenizerFiles:

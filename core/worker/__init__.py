@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,12 +12,13 @@ from core import registry
 from core.interfaces import AttentionBackend, Kernels, Pending, Runner, Sampled, Sampler, Step
 from core.layers import Attention, allocate_cache, bind
 from core.parallel import allocate, guard, load
+from core.sampling.one_by_one import one_by_one
 from core.sampling.rows import SamplingTable
-from core.setup import device_of, dtype_of, open_source
+from core.setup import check_length, device_of, dtype_of, open_source
 from core.types import Limits
 from core.worker import batching, footprint
 from core.worker.launched import Landings, Launched
-from core.worker.memory import affordable_pages, gib, out_of_memory
+from core.worker.memory import affordable_pages, check_room, gib, out_of_memory
 from core.worker.prompts import PromptLogprobs
 from core.worker.rows import RequestRows
 from core.worker.staging import Staging
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from core.types import Batch, StepPlan
 
     Progress = Callable[[int, int], None]  # elements written, elements in all
+
+log = logging.getLogger("plait")
 
 
 class Worker(Step):
@@ -67,8 +71,8 @@ class Worker(Step):
         self._attention: type[AttentionBackend] = registry.attention.get(chosen.attention.use)
         kernels: type[Kernels] = registry.kernels.get(chosen.kernels.use)
         asked = chosen.cache.page_size
-        sizes = self._attention.page_sizes
-        self.page_size = (sizes[0] if sizes else 256) if asked == "auto" else asked
+        best = self._attention.best_page_size or next(iter(self._attention.page_sizes), 256)
+        self.page_size = best if asked == "auto" else asked
         cache_dtype = chosen.cache.dtype
         self.cache_dtype: torch.dtype = (
             self.dtype if cache_dtype == "auto" else getattr(torch, cache_dtype)
@@ -88,6 +92,8 @@ class Worker(Step):
             raise UserError("\n".join(wrong))
         self.kernels = kernels(chosen.kernels.options)
         self.runner: Runner = registry.runners.get(chosen.runner.use)(chosen.runner.options)
+        if chosen.cache.pages is not None or chosen.cache.memory is not None:
+            check_length(chosen, self.setup, self.page_size, self.affordable())
 
     def load(self, progress: Progress | None = None) -> None:
         """Allocate this rank's weights and read its bytes of the checkpoint into them."""
@@ -168,10 +174,17 @@ class Worker(Step):
     def assemble(self, limits: Limits) -> None:
         """Everything that a step needs, for a cache of `limits.pages`."""
         self.limits = limits
+        check_room("scheduler.max_num_seqs", RequestRows.bytes(limits), self.device)
         layers = [m for m in self.model.modules() if isinstance(m, Attention)]
         caches = allocate_cache(layers, self._attention, limits, self.cache_dtype, self.device)
         self.backends = bind(
-            self.model, self.kernels, self._attention, self.config.attention.options, caches, self
+            self.model,
+            self.kernels,
+            self._attention,
+            self.config.attention.options,
+            caches,
+            self,
+            limits.max_length,
         )
         staging = Staging(self.device)
         self.rows = RequestRows(limits, staging)
@@ -210,7 +223,18 @@ class Worker(Step):
         return logits
 
     def sample(self, logits: Tensor, batch: Batch) -> Sampled:
-        sampled = self.sampler(logits, batch.rows)
+        try:
+            sampled: object = self.sampler(logits, batch.rows)
+        except Exception:
+            # ranks must agree on every id, and a graph takes no detours
+            if self.comm.size > 1 or (logits.is_cuda and torch.cuda.is_current_stream_capturing()):
+                raise
+            log.exception("the sampler failed; each request is now asked about alone")
+            sampled = one_by_one(self.sampler, logits, batch.rows)
+        if not isinstance(sampled, Sampled):
+            entry = registry.samplers.entry(self.config.sampler.use)
+            got = type(sampled).__name__
+            raise TypeError(f"{entry.path} of {entry.provider} returned a {got}, not a Sampled")
         batch.rows.record(sampled.ids)
         return sampled
 
@@ -241,10 +265,13 @@ class Worker(Step):
         return Launched(plan, sampled, about_prompts, self._landings)
 
     def close(self) -> None:
-        """Drop what was captured. Collectives may be in it, so before the ranks part."""
-        runner = self.__dict__.pop("runner", None)  # which holds this worker
+        """Drop what was captured: collectives may be in it, so before the ranks part. And break
+        the circles, so that all memory is free when the worker is let go of."""
+        runner = vars(self).pop("runner", None)  # which holds this worker
         if runner is not None:
             runner.close()
+        if hasattr(self, "sampling"):
+            self.sampling.close()
         if self._frozen:
             self._frozen = False
             gc.unfreeze()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,13 +49,15 @@ def affordable_pages(
 
     `page_bytes`: bytes of one page over all layers of this rank. `useful`: pages that could ever
     be used at once. `footprint`: needed on a GPU when neither setting is given; the weights in it
-    are loaded already. UserError when not even one page fits.
+    are loaded already. UserError when not even one page fits, or more is asked for than there is.
     """
     if config.cache.pages is not None:
+        check_room("cache.pages", config.cache.pages * page_bytes, device)
         return config.cache.pages
     if config.cache.memory is not None:
         room = parse_bytes(config.cache.memory)
         origin = "cache.memory"
+        check_room(origin, min(room, useful * page_bytes), device)
     elif device.type == "cuda":
         assert footprint is not None
         free, total = torch.cuda.mem_get_info(device)
@@ -97,6 +99,26 @@ def out_of_memory(device: torch.device, what: str, remedy: str) -> Iterator[None
 def gib(size: int) -> str:
     """Bytes for people: 1.5 GiB."""
     return f"{size / 2**30:.1f} GiB" if abs(size) >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+def check_room(key: str, wanted: int, device: torch.device) -> None:
+    """UserError when what a setting asks for is more than a device has free, in bytes."""
+    if device.type == "cuda":
+        free, place = torch.cuda.mem_get_info(device)[0], str(device)
+    else:
+        free, place = available_host_memory(), "this machine"
+    if wanted > free:
+        raise UserError(
+            f"{key} asks for {wanted / 2**30:,.1f} GiB, and {place} has {free / 2**30:.1f} GiB "
+            f"free. Lower {key}."
+        )
+
+
+def give_back_memory() -> None:
+    """What torch keeps for later: else the next engine would find less free than there is."""
+    if torch.cuda.is_initialized():
+        with suppress(RuntimeError):  # after a fault of the device nothing can be given back
+            torch.cuda.empty_cache()
 
 
 def available_host_memory() -> int:

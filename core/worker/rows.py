@@ -25,14 +25,23 @@ class RequestRows:
     """
 
     def __init__(self, limits: Limits, staging: Staging) -> None:
-        length = limits.max_length + OVERRUN
-        pages = -(-length // limits.page_size)
+        length, pages = self._widths(limits)
         self.staging = staging
         self.page_size = limits.page_size
         self.nobody = limits.max_num_seqs
         size: Any = {"dtype": torch.int32, "device": staging.device}
         self.history = torch.zeros(self.nobody + 1, length, **size)  # [R + 1, length]
         self.page_table = torch.zeros(self.nobody + 1, pages, **size)  # [R + 1, pages]
+
+    @staticmethod
+    def _widths(limits: Limits) -> tuple[int, int]:
+        length = limits.max_length + OVERRUN
+        return length, -(-length // limits.page_size)
+
+    @classmethod
+    def bytes(cls, limits: Limits) -> int:
+        """What the tables of an engine with these limits take on its device."""
+        return (limits.max_num_seqs + 1) * sum(cls._widths(limits)) * torch.int32.itemsize
 
     def admit(self, admitted: Sequence[Admission]) -> None:
         """Take in the tokens of admitted requests."""

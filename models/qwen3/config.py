@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +23,8 @@ SIZES = (  # (key, what transformers takes when it is absent; None: it must be t
     ("head_dim", 128),
     ("max_position_embeddings", 32768),
 )
+MOST = {"num_hidden_layers": 10_000}  # a list of layers is made before any file is opened
+LARGEST = 2**31 - 1  # ids and positions are 32-bit numbers
 READ = {key for key, _ in SIZES} | {
     "attention_bias",
     "dtype",
@@ -175,7 +176,10 @@ def _size(raw: Mapping[str, Any], key: str, default: int | None, problems: list[
     if key == "num_key_value_heads" and value is None:
         value = raw.get("num_attention_heads")
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
+        if value <= (most := MOST.get(key, LARGEST)):
+            return value
+        problems.append(f"{key} is {value}, and no model has more than {most:,}.")
+        return 2
     if key not in raw:
         problems.append(f"{key} is missing.")
     elif key in raw and (key != "num_key_value_heads" or raw[key] is not None):
@@ -192,9 +196,9 @@ def _flag(raw: Mapping[str, Any], key: str, problems: list[str]) -> bool:
 
 def _eps(raw: Mapping[str, Any], problems: list[str]) -> float:
     value = raw.get("rms_norm_eps", 1e-6)
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1:
         return float(value)
-    problems.append(f"rms_norm_eps must be a small positive number, not {value!r}.")
+    problems.append(f"rms_norm_eps must be a small positive number, not {value!r:.40}.")
     return 1e-6
 
 

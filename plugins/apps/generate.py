@@ -180,11 +180,13 @@ def _write(path: Path, outputs: list[RequestOutput]) -> None:
 
 
 def _report_errors(outputs: list[RequestOutput]) -> int:
-    """Name every request that ended by an error. -> 1 if there was one, else 0."""
-    status = 0
+    """Name every request that ended by an error, each error once. -> 1 if there was one, else 0."""
+    failed: dict[str, dict[str, None]] = {}
     for output in outputs:
         for answer in output.outputs:
             if answer.finish_reason == "error":
-                print(f"request {output.request_id}: {answer.error}", file=sys.stderr)
-                status = 1
-    return status
+                failed.setdefault(answer.error or "", {})[output.request_id] = None
+    for error, ids in failed.items():
+        few = ", ".join([*list(ids)[:8], *(["..."] if len(ids) > 8 else [])])
+        print(f"request{'s' if len(ids) > 1 else ''} {few}: {error}", file=sys.stderr)
+    return 1 if failed else 0

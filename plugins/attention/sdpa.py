@@ -54,6 +54,8 @@ class Decodes(NamedTuple):
 class Sdpa(AttentionBackend):
     """torch's scaled_dot_product_attention, on any device."""
 
+    best_page_size = 16  # pages are copied whole, so small ones copy little that nobody sees
+
     def __init__(self, shape: AttentionShape, options: AttentionBackend.Options) -> None:
         super().__init__(shape, options)
         self._mask: Tensor | None = None

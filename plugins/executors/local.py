@@ -11,15 +11,16 @@ from typing import Any, Literal
 import torch
 from torch.distributed import TCPStore
 
-from core.errors import EngineDead
+from core.errors import EngineDead, UserError
 from core.interfaces import Executor, Pending
 from core.parallel import Communicator, Solo, connect
 from core.progress import loading_bar
 from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.worker import Worker
+from core.worker.memory import give_back_memory
 from core.worker.wire import encode
-from plugins.executors.rank_process import Assignment
+from plugins.executors.rank_process import HOST, Assignment
 from plugins.executors.ranks import MULTICAST_OFF, Ranks
 
 
@@ -34,6 +35,15 @@ class Local(Executor):
                 "help": "plan a step while another one runs; auto: on with CUDA, off on a CPU"
             },
         )
+        threads: int | None = field(
+            default=None,
+            metadata={
+                "help": "CPU threads of each rank; null: torch's own, shared out among the "
+                "ranks of a CPU. Fewer are faster for a small model, or beside other programs"
+            },
+        )
+
+    options: Options
 
     def __init__(self, options: Options, config: Any) -> None:
         super().__init__(options, config)
@@ -44,22 +54,28 @@ class Local(Executor):
     def start(self, setup: Setup) -> Limits:
         config, size = self.config, self.config.parallel.tensor
         device = device_of(config, 0)
+        device_of(config, size - 1)
         check_weights(config, setup)
+        threads = self._set_threads(size, device)
         if size == 1:
             self._comm: Communicator | None = Solo()
         else:
             os.environ.update(MULTICAST_OFF)
-            threads = torch.get_num_threads()
-            if device.type == "cpu":
-                threads = max(threads // size, 1)
-                self._threads_before = torch.get_num_threads()
-                torch.set_num_threads(threads)
-            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
             self._ranks = Ranks(size, threads)
             self._ranks.send(pickle.dumps(Assignment(config, size, store.port)))
-            self._comm = self._guarded(lambda: connect(store, 0, size, device))
+            self._ranks.collect("here")  # who waits for one in `connect` waits for long
+            comm = self._guarded(lambda: connect(store, 0, size, device, address=HOST))
+            self._comm = comm
+            self._ranks.on_failure = comm.abort
         self._worker = self._guarded(lambda: Worker(config, setup, 0, self._comm))
-        with loading_bar() as progress:
+        with loading_bar() as bar:
+
+            def progress(done: int, total: int) -> None:
+                bar(done, total)
+                if self._ranks is not None:
+                    self._ranks.check()
+
             self._guarded(lambda: self._worker.load(progress))
         pages = [self._guarded(self._worker.affordable)]
         if self._ranks:
@@ -75,30 +91,46 @@ class Local(Executor):
         self._immediate = self.options.overlap == "off" and device.type != "cpu"
         return limits
 
+    def _set_threads(self, size: int, device: torch.device) -> int:
+        """Set this process's CPU threads for as long as the engine lives. -> those of each rank."""
+        before, threads = torch.get_num_threads(), self.options.threads
+        if threads is not None and threads < 1:
+            raise UserError(f"executor.threads is {threads}. Give 1 or more, or null.")
+        if threads is None:
+            threads = max(before // size, 1) if device.type == "cpu" else before
+        if threads != before:
+            self._threads_before = before
+            torch.set_num_threads(threads)
+        return threads
+
     def _guarded(self, action: Any) -> Any:
         """Rank 0's own part of the start. When it fails because another rank did, say that."""
         try:
             return action()
         except Exception as error:
             if self._ranks is not None and not isinstance(error, EngineDead):
-                from core.errors import UserError
-
                 if isinstance(error, UserError):
                     raise
                 self._ranks.explain(error)
             raise
 
     def submit(self, plan: StepPlan) -> Pending:
-        if self._ranks is not None:
-            self._ranks.send(encode(plan))
-        if self._thread is not None:
-            return _InThread(self._thread.submit(self._worker.launch, plan), self._ranks)
         try:
+            if self._ranks is not None:
+                self._ranks.send(encode(plan))
+            if self._thread is not None:
+                return _InThread(self._thread.submit(self._worker.launch, plan), self._ranks)
             pending = self._worker.launch(plan)
+            if self._immediate:
+                pending.result()
+        except EngineDead:
+            raise
         except Exception as error:
             return _Failed(error, self._ranks)
-        if self._immediate:
-            pending.result()
+        except BaseException:
+            if self._ranks is not None:  # the others are within the step, and wait for this one
+                self._ranks.fail(EngineDead("rank 0 was interrupted in a step. Make a new engine."))
+            raise
         return pending if self._ranks is None else _Watched(pending, self._ranks)
 
     def shutdown(self) -> None:
@@ -111,11 +143,14 @@ class Local(Executor):
         if self._threads_before is not None:
             torch.set_num_threads(self._threads_before)
             self._threads_before = None
-        if getattr(self, "_worker", None) is not None:
-            self._worker.close()  # after the ranks: they wait for none of it
-        if getattr(self, "_comm", None) is not None:
-            self._comm.close()
-        self._worker = self._comm = None  # type: ignore[assignment]
+        if (worker := getattr(self, "_worker", None)) is not None:
+            worker.close()
+            self._worker = worker = None  # type: ignore[assignment]
+        # the group goes last: captured graphs hold on to it
+        if (comm := getattr(self, "_comm", None)) is not None:
+            comm.close()
+            self._comm = None
+        give_back_memory()
 
 
 class _Watched(Pending):
@@ -129,10 +164,12 @@ class _Watched(Pending):
 
     def result(self) -> StepOutput:
         try:
-            return self._pending.result()
+            output = self._pending.result()
         except Exception as error:
             self._ranks.explain(error)
             raise
+        self._ranks.check()  # a step that was aborted ends, too
+        return output
 
 
 class _InThread(Pending):

@@ -14,6 +14,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from core.errors import UserError
+from core.plugins.blame import account
+
+HOST = "127.0.0.1"  # all ranks are on this machine
 
 
 @dataclass
@@ -28,6 +31,7 @@ class Assignment:
 def main(descriptor: int, rank: int) -> int:
     """Serve until rank 0 says stop, goes away, or something fails. -> exit status."""
     connection = Connection(descriptor)
+    logging.getLogger("plait").setLevel(logging.ERROR)  # rank 0 says it
     _end_with_parent()
     try:
         _serve(connection, rank)
@@ -35,7 +39,7 @@ def main(descriptor: int, rank: int) -> int:
         return 0  # rank 0 is gone, and with it whoever wanted a report
     except BaseException as error:
         by_user = isinstance(error, UserError)
-        text = str(error) if by_user else traceback.format_exc()
+        text = str(error) if by_user else account(error)
         try:
             connection.send(("failed", by_user, text))
         except OSError:
@@ -54,10 +58,10 @@ def _serve(connection: Connection, rank: int) -> None:
     from core.worker.wire import decode
 
     config = assignment.config
-    logging.getLogger("plait").setLevel(logging.ERROR)  # rank 0 has said it
     setup = read_setup(config)
-    store = TCPStore("127.0.0.1", assignment.port, is_master=False)
-    comm = connect(store, rank, assignment.size, device_of(config, rank))
+    store = TCPStore(HOST, assignment.port, is_master=False)
+    connection.send(("here",))
+    comm = connect(store, rank, assignment.size, device_of(config, rank), address=HOST)
     worker = Worker(config, setup, rank, comm)
     worker.load()
     connection.send(("loaded", worker.affordable()))

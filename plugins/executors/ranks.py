@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from core.errors import EngineDead, UserError
+from core.plugins.blame import account
 
 MULTICAST_OFF = {  # NVLink multicast can put a host's GPUs out of service when it goes wrong
     "NCCL_NVLS_ENABLE": "0",
@@ -29,15 +31,17 @@ class Ranks:
     """The further ranks of one engine. A thread reads what they say and notices when one is gone.
 
     Messages to a rank are bytes of any length. Messages from a rank are pickled tuples:
-    ("loaded", pages), ("ready",), or ("failed", is_user_error, text), after which it ends.
+    ("here",), ("loaded", pages), ("ready",), or ("failed", is_user_error, text), after which it
+    ends.
     """
 
     def __init__(self, size: int, threads: int) -> None:
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._connections: dict[int, Connection] = {}
         self._replies: dict[int, queue.Queue[tuple[Any, ...] | None]] = {}
-        self._closing = False
+        self._closing = self._served = False
         self.failure: Exception | None = None
+        self.on_failure: Callable[[], None] = lambda: None  # called by the thread that notices
         try:
             for rank in range(1, size):
                 self._start(rank, threads)
@@ -78,18 +82,20 @@ class Ranks:
                     del open_[ready]  # type: ignore[arg-type]
                     self._replies[rank].put(None)
                     if not self._closing and self.failure is None:
-                        self._fail(EngineDead(self._obituary(rank)))
+                        self.fail(EngineDead(self._obituary(rank)))
                     continue
                 if message[0] == "failed":
                     _, by_user, text = message
-                    kind = UserError if by_user else EngineDead
+                    kind = UserError if by_user and not self._served else EngineDead
                     label = "" if by_user else f"rank {rank} failed:\n"
-                    self._fail(kind(f"{label}{text}"))
+                    self.fail(kind(f"{label}{text}"))
                 self._replies[rank].put(message)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """From now on nothing works: this is what everybody is told. The first one counts."""
         if self.failure is None:
             self.failure = error
+            self.on_failure()
 
     def _obituary(self, rank: int) -> str:
         process = self._processes[rank]
@@ -120,11 +126,17 @@ class Ranks:
         """One message of this kind from every rank. Raises what a rank reports instead."""
         replies = []
         for replies_of in self._replies.values():
-            message = replies_of.get()
-            if message is None or message[0] != kind:
+            message: tuple[Any, ...] | None = None
+            while message is None:
+                self.check()  # another rank may be the one that broke
+                with suppress(queue.Empty):
+                    message = replies_of.get(timeout=0.1)
+                    if message is None:
+                        self.explain(None)
+            if message[0] != kind:
                 self.explain(None)
-            assert message is not None
             replies.append(message)
+        self._served = kind == "ready"
         return replies
 
     def check(self) -> None:
@@ -137,9 +149,10 @@ class Ranks:
         deadline = time.monotonic() + GRACE
         while self.failure is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        if self.failure is not None:
-            raise self.failure from error
-        raise EngineDead(f"a step failed on rank 0: {error!r}") from error
+        told = "a rank no longer answers." if error is None else f"rank 0 failed:\n{account(error)}"
+        self.fail(EngineDead(told))
+        assert self.failure is not None
+        raise self.failure from error
 
     def close(self) -> None:
         """End every rank, by request, then by force. Leaves no process behind."""
@@ -147,10 +160,11 @@ class Ranks:
         for connection in self._connections.values():
             with suppress(OSError):  # it may be gone already
                 connection.send_bytes(b"")
-        deadline = time.monotonic() + GRACE
+        # one that is still loading does not listen
+        deadline = time.monotonic() + (GRACE if self._served and not self.failure else 0.5)
         for process in self._processes.values():
             try:
-                process.wait(max(deadline - time.monotonic(), 0.0) if not self.failure else 0.5)
+                process.wait(max(deadline - time.monotonic(), 0.0))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

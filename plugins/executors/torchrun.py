@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from core.progress import loading_bar
 from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.worker import Worker
+from core.worker.memory import give_back_memory
 from core.worker.wire import decode, encode
 from plugins.executors.ranks import MULTICAST_OFF
 
@@ -35,24 +38,25 @@ class Torchrun(Executor):
     @dataclass
     class Options: ...
 
+    def __init__(self, options: Options, config: Any) -> None:
+        super().__init__(options, config)
+        self._comm: Any = None
+        self._worker: Any = None
+        self._leads = False  # whether the others wait for plans
+
     def start(self, setup: Setup) -> Limits:
-        if missing := [name for name in VARIABLES if name not in os.environ]:
-            raise UserError(
-                f"executor torchrun needs {', '.join(missing)} in the environment. Start with "
-                "torchrun --nproc-per-node N -m core.run CONFIG.yaml, or say executor=local."
-            )
+        rank, size, local = _place()
         os.environ.update(MULTICAST_OFF)
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         config = self.config
         if size != config.parallel.tensor:
             raise UserError(
                 f"torchrun started {size} processes and parallel.tensor is "
                 f"{config.parallel.tensor}. Make them equal."
             )
-        device = device_of(config, int(os.environ.get("LOCAL_RANK", rank)))
+        device = device_of(config, local)
         if rank == 0:
             check_weights(config, setup)
-        self._comm: Any = connect(_store(rank, size), rank, size, device)
+        self._comm = connect(_store(rank, size), rank, size, device)
         self._worker = Worker(config, setup, rank, self._comm, device)
         if rank == 0:
             with loading_bar() as progress:
@@ -65,40 +69,70 @@ class Torchrun(Executor):
         self._worker.prepare(limits)
         if rank != 0:
             self._follow()
+        self._leads = True
         return limits
 
     def _follow(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to handle
         while data := self._comm.broadcast_object(None):
             self._worker.launch(decode(data))
-        self._worker.close()
-        self._comm.close()
+        self.shutdown()
         sys.exit(0)
 
     def submit(self, plan: StepPlan) -> Pending:
         try:
             self._comm.broadcast_object(encode(plan))
             return _Step(self._worker.launch(plan))
-        except Exception as error:
+        except BaseException as error:
+            self._leads = False  # the others are somewhere within the step
+            if not isinstance(error, Exception):
+                raise
             raise EngineDead(
                 f"rank 0 could not go on: {error!r}. torchrun's output says which rank failed."
             ) from error
 
     def shutdown(self) -> None:
-        comm, self._comm = getattr(self, "_comm", None), None
+        comm, self._comm = self._comm, None
         if comm is None:
             return
-        with suppress(RuntimeError):  # a rank that is gone needs no farewell
-            comm.broadcast_object(b"")
-        if (worker := getattr(self, "_worker", None)) is not None:
-            worker.close()
+        if self._leads:
+            with suppress(RuntimeError):  # a rank that is gone needs no farewell
+                comm.broadcast_object(b"")
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
         comm.close()
+        give_back_memory()
+
+
+def _place() -> tuple[int, int, int]:
+    """(rank, number of ranks, rank on this machine), from the environment. Raises UserError."""
+    if missing := [name for name in VARIABLES if name not in os.environ]:
+        raise UserError(
+            f"executor torchrun needs {', '.join(missing)} in the environment. Start with "
+            "torchrun --nproc-per-node N -m core.run CONFIG.yaml, or say executor=local."
+        )
+    given = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
+    given["LOCAL_RANK"] = os.environ.get("LOCAL_RANK", given["RANK"])
+    for name, value in given.items():
+        if not (value.isascii() and value.isdigit()):
+            raise UserError(f"{name} is {value!r} in the environment. It must be a number.")
+    return int(given["RANK"]), int(given["WORLD_SIZE"]), int(given["LOCAL_RANK"])
 
 
 def _store(rank: int, size: int) -> Store:
     """A corner of torchrun's own store for this engine: a later one meets in another."""
     global _engines
     _engines += 1
-    whole, _, _ = next(rendezvous("env://", rank, size))
+    try:
+        whole, _, _ = next(rendezvous("env://", rank, size))
+    except RuntimeError as error:
+        place = f"{os.environ['MASTER_ADDR']}, port {os.environ['MASTER_PORT']}"
+        raise UserError(
+            f"rank {rank} cannot meet the others at {place} (MASTER_ADDR, MASTER_PORT): "
+            f"{str(error).splitlines()[0]}. Choose a free port, say with torchrun --master-port N."
+        ) from error
     return PrefixStore(f"plait/{_engines}", whole)
 
 

@@ -138,7 +138,9 @@ def _run(
 
 
 def _failed(name: str, error: Exception) -> str:
-    return f"the logits processor {name!r} failed: {cause(error)}"
+    provider = registry.processors.entry(name).provider
+    whose = f", in {provider}" if provider.plugin else ""
+    return f"the logits processor {name!r} failed: {cause(error)}{whose}"
 
 
 def _make(entry: Any) -> tuple[str, LogitsProcessor]:

@@ -171,4 +171,7 @@ def _reason(value: float) -> str:
             "no token is possible: the logits are -inf everywhere. Loosen allowed_token_ids, "
             "bad_words, min_tokens or what else forbids tokens."
         )
-    return f"no token can be drawn: among the logits is {value}. Check the weights and the dtype."
+    return (
+        f"no token can be drawn: among the logits is {value}. Check the weights and the dtype; "
+        "an extreme logit_bias or penalty can do it, too."
+    )

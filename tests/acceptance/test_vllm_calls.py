@@ -93,7 +93,7 @@ def test_one_set_of_parameters_or_one_for_each(llm):
     outputs = llm.generate([TEXT, TEXT], several)
     assert [len(output.outputs[0].token_ids) for output in outputs] == [2, 5]
     message = refusal(llm.generate, [TEXT, TEXT], [GREEDY])
-    assert message == "2 prompts need one SamplingParams, or a list of 2; got 1 values."
+    assert message.startswith("2 prompts need one SamplingParams, or a list of 2")
 
 
 def test_the_model_s_own_parameters(llm):

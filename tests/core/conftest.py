@@ -67,7 +67,8 @@ def parts(isolated: Registries, monkeypatch: pytest.MonkeyPatch) -> Registries:
         run=(App, "generate"),
     )
     for section, (base, name) in kinds.items():
-        isolated.all()[COMPONENTS[section]].register(name, type(f"The{name}", (base,), {}))
+        whole = dict.fromkeys(base.__abstractmethods__, lambda self, *given: None)
+        isolated.all()[COMPONENTS[section]].register(name, type(f"The{name}", (base,), whole))
     isolated.samplers.register("min-p", MinP)
     isolated.sources.register("dummy", MinP)
     isolated.apps.register("recite", Recite)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from core import LLM, EngineDead, SamplingParams, UserError
 from tests.tiny import save_tiny
@@ -110,3 +111,16 @@ def test_ranks_end_with_a_killed_parent(checkpoint, tmp_path):
 def test_a_size_that_cannot_work_is_refused_before_anything_starts(checkpoint, device):
     with pytest.raises(UserError, match=r"P6 .*1 to 4"):
         LLM(checkpoint, tensor_parallel_size=5, device=device)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_threads_are_set_while_the_engine_lives(checkpoint, size):
+    before = torch.get_num_threads()
+    with LLM(
+        checkpoint,
+        tensor_parallel_size=size,
+        device="cpu",
+        executor={"use": "local", "threads": before + 1},
+    ):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before

@@ -40,7 +40,7 @@ def process(
 
 
 @pytest.mark.parametrize("flag", ["--help", "--list-plugins", "--version"])
-def test_answers_come_quickly_and_without_torch(flag: str) -> None:
+def test_answers_come_without_torch(flag: str) -> None:
     code = (
         "import sys; from core.run import main; status = main(sys.argv[1:]);"
         "print(*sys.modules, file=sys.stderr); sys.exit(status)"
@@ -50,6 +50,11 @@ def test_answers_come_quickly_and_without_torch(flag: str) -> None:
     imported = set(seen.stderr.split())
     assert not imported & {"torch", "transformers", "omegaconf", "numpy", "rich"}
     assert ("plugins.apps" in imported) == (flag == "--list-plugins")
+
+
+@pytest.mark.speed
+@pytest.mark.parametrize("flag", ["--help", "--list-plugins", "--version"])
+def test_answers_come_quickly(flag: str) -> None:
     seconds = []
     for _ in range(3):
         start = time.perf_counter()

@@ -182,7 +182,7 @@ def test_no_rows_have_no_logits():
 
 
 FAULTS = {
-    "no rotation": (Rope, "table", lambda self, device: _still(self, device)),
+    "no rotation": (Rope, "table", lambda self, device, positions: _still(self, device)),
     "no q norm": (TorchKernels, "rope_store", lambda self, *a: _plain_norm(self, *a)),
 }
 

@@ -1,50 +1,67 @@
-"""The shipped tiny model keeps what its card promises, on text it never saw."""
+"""The tiny model keeps what its card promises, by transformers and by Plait alike."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tools import eval_tiny
+from core import LLM
+from tools.tiny_engines import answers, plait_logprobs, samples, transformers_logprobs
+from tools.tiny_golden import MODEL, open_model
+from tools.tiny_heldout import read_excerpt, read_words
+from tools.tiny_measures import bits_per_byte, known_words, repeated_5grams, xz_bits_per_byte
 
-FOLDER = Path(__file__).parents[2] / "models" / "qwen3" / "tiny"
-pytestmark = pytest.mark.skipif(
-    not (FOLDER / "model.safetensors").exists(), reason="the trained weights are not here"
-)
-
-
-@pytest.fixture(scope="module")
-def model() -> torch.nn.Module:
-    return AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32).eval()
+THREADS = str(Path(__file__).parents[1] / "threads.py")
+TEXT = read_excerpt(MODEL)[:4_000]
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(FOLDER)
+def llm() -> Iterator[LLM]:
+    with open_model(cache={"page_size": 16}) as llm:
+        yield llm
 
 
-def test_held_out_text_costs_a_fifth_less_than_with_xz(model, tokenizer) -> None:
-    text = (FOLDER / eval_tiny.EXCERPT).read_text()[:30_000]
-    ids = tokenizer(text)["input_ids"]
-    ids = [tokenizer.convert_tokens_to_ids("<|endoftext|>"), *ids]
-    scorer = eval_tiny.transformers_logprobs(model)
-    bits = eval_tiny.bits_per_byte(scorer, ids, len(text.encode()))
+@pytest.fixture(scope="module")
+def tokens(llm: LLM) -> list[int]:
+    return llm.get_tokenizer().encode("<|endoftext|>" + TEXT)
+
+
+@pytest.fixture(scope="module")
+def bits(tokens: list[int]) -> float:
+    return bits_per_byte(transformers_logprobs(MODEL), tokens, len(TEXT.encode()))
+
+
+def test_held_out_text_costs_a_fifth_less_than_with_xz(bits: float) -> None:
     assert bits < 2.0
-    assert bits < 0.8 * eval_tiny.xz_bits_per_byte(text)
+    assert bits < 0.8 * xz_bits_per_byte(TEXT)
 
 
-def test_sampled_words_are_words(model, tokenizer) -> None:
-    start = tokenizer.convert_tokens_to_ids("<|endoftext|>")
-    (pieces,) = eval_tiny.sample(model, start, [0], pieces=4, length=200)
-    texts = [tokenizer.decode(piece, skip_special_tokens=True) for piece in pieces]
-    assert eval_tiny.known_words(texts, eval_tiny.read_words(FOLDER)) > 0.9
-    assert max(map(eval_tiny.repeated_5grams, texts)) < 0.5
+def test_plait_finds_the_bits_of_transformers(llm: LLM, tokens: list[int], bits: float) -> None:
+    found = bits_per_byte(plait_logprobs(llm), tokens, len(TEXT.encode()))
+
+    assert found == pytest.approx(bits, abs=5e-5)
+
+
+def test_two_ranks_find_the_bits_of_transformers(tokens: list[int], bits: float) -> None:
+    settings = {"plugins": [THREADS], "executor": "threads", "tensor_parallel_size": 2}
+    with open_model(cache={"page_size": 16}, **settings) as llm:
+        found = bits_per_byte(plait_logprobs(llm), tokens, len(TEXT.encode()))
+
+    assert found == pytest.approx(bits, abs=5e-5)
+
+
+def test_sampled_words_are_words(llm: LLM) -> None:
+    texts = [text for pieces in samples(llm, range(5), length=60) for text in pieces]
+
+    assert len(set(texts)) == 20
+    assert known_words(texts, read_words(MODEL)) > 0.95
+    assert max(map(repeated_5grams, texts)) < 0.5
 
 
 @pytest.mark.parametrize("thinking", [False, True])
-def test_chat_answers_a_question_it_learned(model, tokenizer, thinking: bool) -> None:
-    said = eval_tiny.answer(model, tokenizer, "What is the capital of France?", thinking)
+def test_chat_answers_a_question_it_learned(llm: LLM, thinking: bool) -> None:
+    (said,) = answers(llm, ["What is the capital of France?"], thinking)
+
     assert "Paris" in said.split("</think>")[-1]

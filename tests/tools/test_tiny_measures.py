@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from tools.eval_tiny import (
+from tools.tiny_engines import model_logprobs
+from tools.tiny_measures import (
     bits_per_byte,
+    grams,
     known_words,
     repeated_5grams,
-    sample,
-    transformers_logprobs,
     windows,
+    xz_bits_per_byte,
 )
 
 
@@ -56,26 +58,17 @@ def test_sliding_windows_agree_with_a_sum_over_prefixes(model: Qwen3ForCausalLM)
         with torch.no_grad():
             logits = model(torch.tensor([tokens[begin:t]])).logits[0, -1]
         total -= float(logits.log_softmax(-1)[tokens[t]]) / math.log(2)
-    found = bits_per_byte(transformers_logprobs(model), tokens, 23, window=8, stride=3, batch=4)
+    found = bits_per_byte(model_logprobs(model), tokens, 23, window=8, stride=3, batch=4)
     assert found == pytest.approx(total / 23, rel=1e-6)
-
-
-def test_samples_do_not_depend_on_the_other_seeds(model: Qwen3ForCausalLM) -> None:
-    together = sample(model, 0, [1, 2, 3], pieces=2, length=20)
-    alone = sample(model, 0, [2], pieces=2, length=20)
-    assert together[1] == alone[0]
-    assert together[0] != together[1]
-
-
-def test_a_cold_sample_is_the_greedy_continuation(model: Qwen3ForCausalLM) -> None:
-    (row,) = sample(model, 3, [0], pieces=1, length=10, temperature=1e-6)
-    ids = [3]
-    for _ in range(10):
-        ids.append(int(model(torch.tensor([ids])).logits[0, -1].argmax()))
-    assert row[0] == ids[1:]
 
 
 def test_known_words_and_loops() -> None:
     assert known_words(["The cat zzq sat on"], {"the", "cat", "sat"}) == 0.75
     assert repeated_5grams("a b c d e f g h") == 0.0
     assert repeated_5grams("a b c d e " * 20) > 0.9
+    assert grams("A b, a b! a c", 2) == {("a", "b"): 2, ("b", "a"): 2, ("a", "c"): 1}
+
+
+def test_random_hexadecimal_digits_cost_xz_a_little_more_than_half_a_byte() -> None:
+    digits = "".join(random.Random(0).choices("0123456789abcdef", k=20_000))
+    assert 4.0 < xz_bits_per_byte(digits) < 4.8

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import random
 import re
 from pathlib import Path
@@ -10,11 +12,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tools import eval_tiny
 from tools.tiny_chat import ChatExamples, Turn, render
-from tools.tiny_text import save
+from tools.tiny_heldout import read_excerpt, read_words
+from tools.tiny_sources import SOURCES
+from tools.tiny_text import PARTS, save
 from tools.tiny_tokenizer import MARKUP, SPECIAL
 from tools.tiny_trainer import Recipe, Trainer
-from tools.train_tiny import main, prepare
+from tools.train_tiny import main, measure, prepare
 
 
 def prose(seed: int, sentences: int) -> str:
@@ -35,7 +40,10 @@ def text_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny-text")
     save(folder / "train.json.xz", [["alice", prose(n, 200)] for n in range(4)])
     save(folder / "validation.json.xz", [["book", prose(9, 900)]])
+    save(folder / "heldout.json.xz", [["alice", prose(7, 60)], ["austen", prose(8, 60)]])
     save(folder / "definitions.json.xz", {"king": "a man who rules"})
+    sizes = {source.name: dict.fromkeys(PARTS, 7) for source in SOURCES}
+    (folder / "summary.json").write_text(json.dumps(sizes))
     return folder
 
 
@@ -62,6 +70,27 @@ def test_training_leaves_a_model_that_transformers_loads(trained: Path) -> None:
     )
     ids = torch.tensor([tokenizer("The king saw")["input_ids"]])
     assert model(ids).logits.isfinite().all()
+
+
+def test_a_run_is_measured_and_gets_a_card(
+    text_folder: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = functools.partial(eval_tiny.samples, pieces=2, length=20)
+    monkeypatch.setattr(eval_tiny, "samples", short)
+    monkeypatch.setattr(eval_tiny, "SEEDS", [1])
+    monkeypatch.setattr(eval_tiny, "QUESTIONS", ["Who?"])
+    measure(text_folder, trained, "cpu")
+
+    assert "king" in read_words(trained)
+    assert read_excerpt(trained) == prose(7, 60) + "\n\n" + prose(8, 60) + "\n"
+    report = json.loads((trained / "report.json").read_text())
+    figures = [report[name] for name in ("excerpt", "held-out", "alice", "austen")]
+    assert all(1.5 < row["bits_per_byte"] < 2.5 for row in figures)  # it hardly learned anything
+    assert len(report["known_words"]) == 1
+    card = (trained / "README.md").read_text()
+    assert "--seed 1 --examples 200 --steps 3 " in card
+    assert "optimizer=muon,lr=0.003,decay=0.1,dropout=0.1,batch=1,chat=0.3" in card
+    assert "| Who? | " in card
 
 
 def test_loss_falls_and_the_same_seed_gives_the_same_run(

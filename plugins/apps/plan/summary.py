@@ -34,15 +34,15 @@ def cache_of(config: Config, setup: Setup, dtype: torch.dtype) -> Cache:
     import torch
 
     from core import registry
+    from core.parallel import on_meta
 
     plan = setup.plan
     asked = config.cache.dtype
     itemsize = dtype.itemsize if asked == "auto" else getattr(torch, asked).itemsize
     page_size = config.cache.page_size
-    if page_size == "auto":
+    if page_size == "auto":  # what GPUs need: a plan does not depend on the machine that prints it
         page_size = next(iter(registry.attention.get(config.attention.use).page_sizes), 256)
-    with torch.device("meta"):
-        whole = _elements(setup.architecture.model(setup.model_config))
+    whole = _elements(on_meta(lambda: setup.architecture.model(setup.model_config)))
     made: list[tuple[object, int]] = []  # ranks mostly have one of few configs
     ranks = []
     for rank in range(plan.tensor):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,72 +100,3 @@ def test_an_axis_that_no_rule_uses_is_not_narrowed() -> None:
         overrides=overrides,
         reference=lambda w, ids: reference(config, w, ids),
     )
-
-
-@pytest.mark.parametrize("gather", ["all", "rank0", "none"])
-def test_logits_on_every_rank_on_the_first_or_left_local(gather: str) -> None:
-    config = Config(num_hidden_layers=1)
-    weights = checkpoint(config)
-    plan = toy_plan(3, config, overrides={"lm_head": f"vocab_head?gather={gather}"})
-    ids = torch.tensor([1, 50, 100])
-
-    @torch.inference_mode()
-    def rank(comm: Communicator) -> Tensor:
-        return build_rank(plan, comm.rank, weights, comm)(ids)
-
-    found = ThreadGroup(3).run(rank)
-    expected = reference(config, weights, ids)
-    shapes = {"all": [101] * 3, "rank0": [101, 0, 0], "none": [34] * 3}[gather]
-    assert [logits.shape[-1] for logits in found] == shapes
-    whole = torch.cat(found, -1)[:, :101] if gather == "none" else found[0]
-    torch.testing.assert_close(whole, expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_gathered_columns_of_a_packed_layer_come_in_the_order_of_one_rank(ranks: int) -> None:
-    """At 5 ranks the kv heads have copies, which are left out of what is gathered."""
-    config = Config(num_hidden_layers=1)
-    gathered = {
-        "q_proj": "colwise:q?gather=true",
-        "k_proj": "colwise:kv?gather=true",
-        "v_proj": "colwise:kv?gather=true",
-    }
-    plan = toy_plan(ranks, config, overrides={"model.layers.*.self_attn.qkv_proj": gathered})
-    weights = checkpoint(config)
-    x = torch.randn(3, config.hidden_size, dtype=torch.float64)
-
-    @torch.inference_mode()
-    def rank(comm: Communicator) -> Tensor:
-        model = build_rank(plan, comm.rank, weights, comm)
-        return model.get_submodule("model.layers.0.self_attn.qkv_proj")(x)
-
-    at = "model.layers.0.self_attn"
-    expected = torch.cat(
-        [x @ weights[f"{at}.{n}.weight"].T + weights[f"{at}.{n}.bias"]
-         for n in ("q_proj", "k_proj", "v_proj")],
-        -1,
-    )  # fmt: skip
-    for found in ThreadGroup(ranks).run(rank):
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("reduce", ["scatter", "defer", "none"])
-def test_what_becomes_of_a_rowwise_sum(reduce: str) -> None:
-    config = Config(num_hidden_layers=1, mlp_bias=True)
-    rule = {"model.layers.*.mlp.down_proj": f"rowwise:mlp?reduce={reduce}"}
-    plan = toy_plan(3, config, overrides=rule)
-    weights = checkpoint(config)
-    x = torch.randn(7, config.intermediate_size, dtype=torch.float64)
-
-    @torch.inference_mode()
-    def rank(comm: Communicator) -> Tensor:
-        ((start, stop),) = plan.cuts["mlp"].spans[comm.rank]
-        model = build_rank(plan, comm.rank, weights, comm)
-        return model.get_submodule("model.layers.0.mlp.down_proj")(x[:, start:stop])
-
-    found = ThreadGroup(3).run(rank)
-    at = "model.layers.0.mlp.down_proj"
-    expected = x @ weights[f"{at}.weight"].T + weights[f"{at}.bias"]
-    assert [len(part) for part in found] == ([3, 2, 2] if reduce == "scatter" else [7, 7, 7])
-    whole = torch.cat(found) if reduce == "scatter" else sum(found)
-    torch.testing.assert_close(whole, expected, rtol=1e-12, atol=1e-12)

@@ -195,7 +195,8 @@ def test_options_that_no_setting_fits_are_the_authors_fault(site: Site, write) -
         "class Odd(Sampler):\n"
         "    @dataclass\n"
         "    class Options:\n"
-        "        ids: set[int] | None = None\n",
+        "        ids: set[int] | None = None\n"
+        "    def __call__(self, logits, rows): ...\n",
     )
     message = refusal("plugins=[./mine.py]", "sampler={use: odd, ids: [1]}")
     assert "sampler 'odd': its option 'ids' has a type that no setting fits: set[int]" in message

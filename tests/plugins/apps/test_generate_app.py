@@ -83,7 +83,7 @@ def test_a_chat_prompt_is_a_message(fake_llm: Any) -> None:
 def test_a_failed_request_fails_the_run(fake_llm: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert app().complete(fake_llm(finish_reason="error"), ["one", "two"]) == 1
 
-    assert "request 0:" in capsys.readouterr().err
+    assert "requests 0, 1: " in capsys.readouterr().err
 
 
 def test_prompts_are_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:

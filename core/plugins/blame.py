@@ -1,0 +1,68 @@
+"""Whose fault an unexpected exception is: the plugin that its traceback runs through, or ours."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from core.importing import cause
+
+if TYPE_CHECKING:
+    from core.plugins.discovery import Plugin
+
+OURS = ("core", "plugins", "models")
+
+
+def verdict(error: BaseException) -> str:
+    """A sentence for the end of a traceback."""
+    innermost, through = _suspects(error)
+    if innermost is not None:
+        return f"This is a fault of {innermost}, not of your configuration. Tell its authors."
+    if through is not None:
+        return (
+            f"This is a fault of {through}, or of Plait, where it led. It is not one of your "
+            "configuration. Tell the plugin's authors."
+        )
+    return "This is a fault of Plait, not of your configuration. Please report it."
+
+
+def account(error: BaseException) -> str:
+    """The traceback with its verdict, for whoever cannot see the exception itself."""
+    return f"{''.join(traceback.format_exception(error))}{verdict(error)}"
+
+
+def brief(error: BaseException) -> str:
+    """The exception in one line, with its place in the code, and the plugin it came through."""
+    innermost, through = _suspects(error)
+    plugin = innermost or through
+    return f"{plugin} failed: {cause(error)}" if plugin else cause(error)
+
+
+def _suspects(error: BaseException) -> tuple[Plugin | None, Plugin | None]:
+    """(the plugin whose code raised, the innermost plugin that the traceback runs through).
+
+    Code that is neither a plugin's nor ours, such as torch's, does what its caller made it do.
+    """
+    from core.plugins import current
+
+    strangers = [plugin for plugin in current() if not plugin.builtin]
+    ours = False
+    for module in _modules(error):
+        if module.partition(".")[0] in OURS:
+            ours = True
+            continue
+        for plugin in strangers:
+            if plugin.holds(module):
+                return (None if ours else plugin), plugin
+    return None, None
+
+
+def _modules(error: BaseException | None) -> Iterator[str]:
+    """The modules of an exception's frames, the innermost first, then those of its causes."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+            yield frame.f_globals.get("__name__", "")
+        error = error.__cause__

@@ -1,0 +1,119 @@
+"""Attention backends with one fault each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from core.registry import attention
+from plugins.attention.sdpa import Sdpa
+
+
+@attention.register("window-one-too-wide")
+class WindowOneTooWide(Sdpa):
+    def __init__(self, shape, options):
+        window = None if shape.window is None else shape.window + 1
+        super().__init__(replace(shape, window=window), options)
+
+
+@attention.register("own-scale")
+class OwnScale(Sdpa):
+    def __init__(self, shape, options):
+        super().__init__(replace(shape, scale=shape.head_dim**-0.5), options)
+
+
+@attention.register("heads-interleaved")
+class HeadsInterleaved(Sdpa):
+    def forward(self, q, k, v, cache, meta):
+        kv = self.shape.kv_heads
+        mixed = q.unflatten(1, (-1, kv)).transpose(1, 2).flatten(1, 2)
+        out = super().forward(mixed.contiguous(), k, v, cache, meta)
+        return out.unflatten(1, (kv, -1)).transpose(1, 2).flatten(1, 2)
+
+
+@attention.register("reads-unwritten-slots")
+class ReadsUnwrittenSlots(Sdpa):
+    """Masks what it must not see, but multiplies it by nought: nought times NaN is NaN."""
+
+    def forward(self, q, k, v, cache, meta):
+        out = super().forward(q, k, v, cache, meta)
+        last = meta.page_table[torch.arange(len(meta.context_lens)), 0].long()
+        return out + 0 * cache.v[last].sum()
+
+
+@attention.register("plans-once")
+class PlansOnce(Sdpa):
+    first = None
+
+    def plan(self, meta):
+        if self.first is None or len(self.first.query_lens) != len(meta.query_lens):
+            self.first = meta
+            super().plan(meta)
+        else:
+            meta.private = {**(meta.private or {}), self: self.first.private[self]}
+
+
+@attention.register("forgets-other-layers")
+class ForgetsOtherLayers(Sdpa):
+    def plan(self, meta):
+        meta.private = None
+        super().plan(meta)
+
+
+@attention.register("stores-keys-again")
+class StoresKeysAgain(Sdpa):
+    """At the slots of another page size."""
+
+    def forward(self, q, k, v, cache, meta):
+        out = super().forward(q, k, v, cache, meta)
+        size = cache.k.shape[1]
+        cache.k[meta.slots // size, 0] = k.to(cache.k.dtype)
+        return out
+
+
+@attention.register("scales-queries-in-place")
+class ScalesQueriesInPlace(Sdpa):
+    def forward(self, q, k, v, cache, meta):
+        out = super().forward(q, k, v, cache, meta)
+        q.mul_(self.shape.scale)
+        return out
+
+
+@attention.register("half-precision")
+class HalfPrecision(Sdpa):
+    def forward(self, q, k, v, cache, meta):
+        return super().forward(q.bfloat16().to(q.dtype), k, v, cache, meta)
+
+
+@attention.register("adjacent-pages")
+class AdjacentPages(Sdpa):
+    """Takes pages to follow one another."""
+
+    def plan(self, meta):
+        width = torch.arange(meta.page_table.shape[1], dtype=torch.int32)
+        guessed = (meta.page_table[:, :1] + width).clamp(max=int(meta.page_table[:, 0].max()))
+        super().plan(replace(meta, page_table=guessed, private=None) if width.numel() else meta)
+        meta.private = {**(meta.private or {}), self: []}
+        again = replace(meta, page_table=guessed, private=None)
+        super().plan(again)
+        meta.private[self] = again.private[self]
+
+
+@attention.register("ignores-strides")
+class IgnoresStrides(Sdpa):
+    def forward(self, q, k, v, cache, meta):
+        packed = torch.as_strided(q, q.shape, (q.shape[1] * q.shape[2], q.shape[2], 1))
+        return super().forward(packed, k, v, cache, meta)
+
+
+@attention.register("new-tokens-alone")
+class NewTokensAlone(Sdpa):
+    """Right for a whole prompt: forgets what was in the cache before a chunk."""
+
+    def plan(self, meta):
+        super().plan(replace(meta, context_lens=list(meta.context_lens)))
+        chunk = [n if n > 1 else c for n, c in zip(meta.query_lens, meta.context_lens, strict=True)]
+        short = replace(meta, context_lens=chunk, private=None)
+        super().plan(short)
+        meta.private = {**(meta.private or {}), self: short.private[self]}

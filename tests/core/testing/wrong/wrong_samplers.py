@@ -1,0 +1,176 @@
+"""Samplers with one fault each."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from core.interfaces import Sampled
+from core.registry import samplers
+from core.sampling import noise
+from core.sampling.params import SamplingParams
+from plugins.sampling.default import DefaultSampler
+
+
+class Changed(DefaultSampler):
+    """Samples requests whose parameters were changed first."""
+
+    def __init__(self, options, limits):
+        super().__init__(options, limits)
+        self.graphable = False
+
+    def change(self, params: SamplingParams) -> None: ...
+
+    def __call__(self, logits, rows):
+        given = [admission.params for admission in rows.admissions]
+        table = rows.table
+        for admission in rows.admissions:
+            admission.params = admission.params.clone()
+            self.change(admission.params)
+        table.admit(rows.admissions)
+        found = super().__call__(logits, table.select(rows.rows, rows.ends))
+        found.errors, found.logprobs = dict(found.errors or {}), dict(found.logprobs or {})
+        for admission, params in zip(rows.admissions, given, strict=True):
+            admission.params = params
+        table.admit(rows.admissions)
+        return found
+
+
+def changed(name: str, **values: object) -> None:
+    def change(self, params):
+        for key, value in values.items():
+            setattr(params, key, value)
+
+    samplers.register(name, type(name, (Changed,), {"change": change, "__module__": __name__}))
+
+
+changed("no-top-k", top_k=0)
+changed("no-top-p", top_p=1.0)
+changed("no-min-p", min_p=0.0)
+changed("no-bias", logit_bias=None)
+changed("no-presence-penalty", presence_penalty=0.0)
+changed("no-repetition-penalty", repetition_penalty=1.0)
+changed("no-min-tokens", min_tokens=0)
+changed("no-allowed-tokens", allowed_token_ids=None)
+changed("no-bad-words", bad_words=None, bad_words_token_ids=[])
+changed("no-logprobs", logprobs=None)
+
+
+@samplers.register("temperature-squared")
+class TemperatureSquared(Changed):
+    def change(self, params):
+        params.temperature = params.temperature**2
+
+
+@samplers.register("penalties-mixed-up")
+class PenaltiesMixedUp(Changed):
+    def change(self, params):
+        params.presence_penalty, params.frequency_penalty = (
+            params.frequency_penalty,
+            params.presence_penalty,
+        )
+
+
+@samplers.register("torch-multinomial")
+class TorchMultinomial(DefaultSampler):
+    """Every rank would draw its own."""
+
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        share = (logits.float() / rows.temperature.clamp(min=1e-3)[:, None]).softmax(-1)
+        drawn = torch.multinomial(share.nan_to_num(1.0), 1)[:, 0]
+        plain = torch.tensor([not p.greedy and p.top_k == 0 for p in rows.params])
+        return Sampled(torch.where(plain, drawn, found.ids), found.logprobs, found.errors)
+
+
+class OtherNoise(DefaultSampler):
+    """Draws the rows that ask for nothing but a temperature with noise of its own."""
+
+    def keys(self, rows):
+        return rows.keys
+
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        drawn = noise.draw(logits, rows.temperature, self.keys(rows))
+        plain = torch.tensor([p == SamplingParams(seed=p.seed) for p in rows.params])
+        ids = torch.where(plain, drawn, found.ids)
+        return Sampled(ids, found.logprobs, found.errors)
+
+
+@samplers.register("noise-by-place")
+class NoiseByPlace(OtherNoise):
+    def keys(self, rows):
+        return rows.keys + torch.arange(len(rows), dtype=torch.int32)[:, None]
+
+
+@samplers.register("noise-by-row")
+class NoiseByRow(OtherNoise):
+    def keys(self, rows):
+        return rows.keys + rows.index.int()[:, None]
+
+
+@samplers.register("noise-without-position")
+class NoiseWithoutPosition(OtherNoise):
+    def keys(self, rows):
+        return noise.keys(rows.keys * 0 + 1, rows.positions * 0 + 1) + rows.index.int()[:, None] * 0
+
+
+@samplers.register("greedy-in-company")
+class GreedyInCompany(DefaultSampler):
+    """Takes the second best for a greedy row between random ones."""
+
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        if not rows.all_greedy and len(rows) > 1:
+            second = logits.float().topk(2).indices[:, 1]
+            plain = torch.tensor([p == SamplingParams(temperature=0) for p in rows.params])
+            found.ids = torch.where(plain, second, found.ids)
+        return found
+
+
+@samplers.register("one-error-for-all")
+class OneErrorForAll(DefaultSampler):
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        if found.errors:
+            found.errors = dict.fromkeys(range(len(rows)), "the step failed")
+        return found
+
+
+@samplers.register("silent")
+class Silent(DefaultSampler):
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        found.errors = None
+        return found
+
+
+@samplers.register("draws-the-impossible")
+class DrawsTheImpossible(OtherNoise):
+    def __call__(self, logits, rows):
+        return (
+            super().__call__(logits.clamp(min=-20.0), rows)
+            if _masked(logits)
+            else super(OtherNoise, self).__call__(logits, rows)
+        )
+
+
+def _masked(logits):
+    return bool((logits == -math.inf).any()) and not bool((logits == -math.inf).all(-1).any())
+
+
+@samplers.register("writes-the-history")
+class WritesTheHistory(DefaultSampler):
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        rows.record(found.ids)
+        return found
+
+
+@samplers.register("short-ids")
+class ShortIds(DefaultSampler):
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        found.ids = found.ids.int()
+        return found

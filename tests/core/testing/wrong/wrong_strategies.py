@@ -1,0 +1,121 @@
+"""Sharding strategies with one fault each."""
+
+from __future__ import annotations
+
+import torch
+
+from core.parallel import Guard
+from core.registry import sharding
+from plugins.sharding import linear, vocabulary
+from plugins.sharding.experts import Expert
+from plugins.sharding.packed import Packed
+
+
+@sharding.register("bias-on-every-rank")
+class BiasOnEveryRank(linear.Rowwise):
+    def owner(self, role):
+        return None
+
+
+@sharding.register("sums-forgotten")
+class SumsForgotten(linear.Rowwise):
+    @property
+    def guard(self):
+        return None
+
+
+@sharding.register("sums-twice")
+class SumsTwice(linear.Rowwise):
+    @property
+    def guard(self):
+        return AllReduceTwice
+
+
+class AllReduceTwice(linear.AllReduce):
+    def forward(self, *inputs):
+        return self._comm.all_reduce(super().forward(*inputs))
+
+
+@sharding.register("sums-in-another-order")
+class SumsInAnotherOrder(linear.Rowwise):
+    """Each rank adds its own part first, so their last bits differ."""
+
+    @property
+    def guard(self):
+        return {"sum": OwnFirst}.get(self.options.reduce, super().guard)
+
+
+class OwnFirst(Guard):
+    def forward(self, *inputs):
+        own = super().forward(*inputs)
+        parts = self._comm.gather_all(own)
+        parts = parts[self._comm.rank :] + parts[: self._comm.rank]
+        return torch.stack(parts).cumsum(0)[-1] * (1 + 1e-15 * self._comm.rank)
+
+
+@sharding.register("copies-kept")
+class CopiesKept(linear.Colwise):
+    """Gathered columns with the copies of key/value heads among them."""
+
+    @property
+    def guard(self):
+        return Concatenated if self.options.gather else None
+
+
+class Concatenated(linear.AllGather):
+    def forward(self, x):
+        ((sizes, _),) = self._gathers
+        return self._comm.all_gather(super(linear.AllGather, self).forward(x), sizes)
+
+
+@sharding.register("cuts-the-other-dim")
+class CutsTheOtherDim(linear.Colwise):
+    @property
+    def dims(self):
+        return {"in": self.axis}
+
+
+@sharding.register("one-row-too-many")
+class OneRowTooMany(vocabulary.Vocab):
+    @property
+    def guard(self):
+        return Wide
+
+
+class Wide(vocabulary.MaskedLookup):
+    def bind(self, comm, cuts, options):
+        super().bind(comm, cuts, options)
+        self._last += comm.rank == 0
+
+
+@sharding.register("padding-kept")
+class PaddingKept(vocabulary.VocabHead):
+    @property
+    def guard(self):
+        return Untrimmed if self.options.gather == "all" else super().guard
+
+
+class Untrimmed(vocabulary.GatherLogits):
+    def bind(self, comm, cuts, options):
+        super().bind(comm, cuts, options)
+        self._order = [(0, sum(self._sizes))]
+
+
+@sharding.register("experts-not-added")
+class ExpertsNotAdded(Expert):
+    @property
+    def guard(self):
+        return None
+
+
+@sharding.register("guard-forgotten")
+class GuardForgotten(Packed):
+    @property
+    def guard(self):
+        return None
+
+
+@sharding.register("layout-that-lies")
+class LayoutThatLies(linear.Colwise):
+    def layout(self):
+        return "R", "R"
