@@ -17,6 +17,7 @@ from torch import Tensor
 from core.errors import UserError
 from core.testing.attention import AttentionCase
 from core.testing.numbers import assert_close, bits
+from core.triton_launch import power_of_two
 from core.types import AttentionShape
 from plugins.attention.triton import recipes
 from plugins.attention.triton.backend import TritonAttention
@@ -115,7 +116,7 @@ def test_splits_are_joined_whatever_the_bound_was(device: str, old: int, bound: 
     meta = step.meta()
     meta.max_context = bound
     backend.plan(meta)
-    assert meta.private[backend][0].how.splits == recipes.power(-(-bound // 64))
+    assert meta.private[backend][0].how.splits == power_of_two(-(-bound // 64))
     for _ in range(2):  # the counters of arrivals are back at zero
         assert_close(step.run(backend, meta), step.case.expected(), HALF)
     plain = step.case.forward(backend, meta)

@@ -37,7 +37,7 @@ def written(kernels: str, device: str) -> list[list[int]]:
 
 
 def test_an_engine_writes_the_same_as_on_plain_torch(device: str) -> None:
-    from plugins.kernels.triton.launching import interpreted
+    from core.triton_launch import interpreted
 
     if not device.startswith("cuda") and not interpreted():
         pytest.skip("Triton kernels need --on cuda, or TRITON_INTERPRET=1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from core.errors import UserError
 from core.interfaces import AttentionBackend
+from core.triton_launch import interpreted, pdl
 from core.types import AttentionMetadata, AttentionShape, KVLayer
 from plugins.attention.flash.generations import choose
 from plugins.attention.flash.prompts import FlashPrompts, Prompts
@@ -61,8 +61,8 @@ class TritonAttention(AttentionBackend):
     @classmethod
     def rejects(cls, shape: AttentionShape) -> list[str]:
         reasons = []
-        interpreted = _interpreted()
-        if shape.device != "cuda" and not interpreted:
+        emulated = interpreted()
+        if shape.device != "cuda" and not emulated:
             reasons.append(
                 f"it runs on CUDA devices, not on {shape.device!r}; TRITON_INTERPRET=1 makes it "
                 "run anywhere, slowly"
@@ -81,7 +81,7 @@ class TritonAttention(AttentionBackend):
             reasons.append(f"a window of {shape.window} tokens sees nothing")
         if shape.dtype not in FLOATS:
             reasons.append(f"{shape.dtype} is not one of float32, float16 and bfloat16")
-        elif interpreted and shape.dtype == torch.bfloat16:
+        elif emulated and shape.dtype == torch.bfloat16:
             reasons.append("Triton's interpreter cannot multiply bfloat16")
         cached = shape.cache_dtype or shape.dtype
         if cached not in (*FLOATS, torch.float8_e4m3fn):
@@ -92,15 +92,9 @@ class TritonAttention(AttentionBackend):
 
     def __init__(self, shape: AttentionShape, options: Options) -> None:
         super().__init__(shape, options)
-        from plugins.attention.triton.launch import Launcher
+        from plugins.attention.triton.launch import Launches
 
-        pdl = (
-            options.pdl
-            and shape.device == "cuda"
-            and not _interpreted()
-            and torch.cuda.get_device_capability() >= (9, 0)
-        )
-        self._launcher = Launcher(shape, pdl)
+        self._launches = Launches(shape, options.pdl and pdl(torch.device(shape.device)))
         self._flash = self._choose_flash()
 
     def _choose_flash(self) -> FlashPrompts | None:
@@ -116,7 +110,7 @@ class TritonAttention(AttentionBackend):
         return FlashPrompts(choice.best(self.shape))
 
     def plan(self, meta: AttentionMetadata) -> None:
-        work = self._launcher.plan(meta)
+        work = self._launches.plan(meta)
         prompts = None
         if self._flash is not None and work.requests > work.decodes and meta.context_lens:
             prompts = self._flash.plan(meta)
@@ -134,12 +128,12 @@ class TritonAttention(AttentionBackend):
             return self._flash.forward(q, k, v, cache, meta, prompts)
         out = q.new_empty(q.shape)
         if n:
-            self._launcher.decode(q, cache, meta, work, out)
+            self._launches.decode(q, cache, meta, work, out)
         if prompts is not None:
             assert self._flash is not None
             out[n:] = self._flash.forward(q[n:], k[n:], v[n:], cache, meta, prompts)
         elif work.requests > n:
-            self._launcher.prompt(q, cache, meta, work, out)
+            self._launches.prompt(q, cache, meta, work, out)
         return out
 
     def fuses(self, meta: AttentionMetadata) -> bool:
@@ -157,9 +151,5 @@ class TritonAttention(AttentionBackend):
     ) -> Tensor:
         out = qkv.new_empty(len(qkv), self.shape.heads * self.shape.head_dim)
         work, _ = meta.private[self]
-        self._launcher.fused(qkv, norms, rope, positions, cache, meta, work, out)
+        self._launches.fused(qkv, norms, rope, positions, cache, meta, work, out)
         return out
-
-
-def _interpreted() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"

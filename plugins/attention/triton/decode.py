@@ -34,6 +34,8 @@ INDEXES = [
     "order_ptr",
     "start_ptr",
     "table_row",
+    "scale",
+    "eps",
     "window",
     "low",
     "requests",
@@ -109,16 +111,16 @@ def decode(
     KIND: tl.constexpr,  # type of the products
     WINDOWED: tl.constexpr,
     ORDERED: tl.constexpr,
-    PDL: tl.constexpr,
+    launch_pdl: tl.constexpr,
 ):
     """Grid (KV * BLOCKS, SPLITS, B). Heads run fastest: they lie side by side in the cache."""
-    if PDL:
+    if launch_pdl:
         gdc_launch_dependents()
     block = tl.program_id(0)
     split = tl.program_id(1)
     b = tl.program_id(2)
     if ORDERED:
-        if PDL:
+        if launch_pdl:
             gdc_wait()
         b = tl.load(order_ptr + b)
     context = tl.load(context_ptr + b)
@@ -129,7 +131,7 @@ def decode(
     if SPLITS > 1:  # noqa: SIM102 (known when compiling, the other is not)
         if split >= tl.maximum(live, 1):
             return
-    if PDL and not ORDERED:
+    if launch_pdl and not ORDERED:
         gdc_wait()
 
     head = block // BLOCKS

@@ -114,16 +114,16 @@ def fused(
     NORMED: tl.constexpr,
     ORDERED: tl.constexpr,
     AHEAD: tl.constexpr,
-    PDL: tl.constexpr,
+    launch_pdl: tl.constexpr,
 ):
     """Grid (KV * BLOCKS, SPLITS, B)."""
-    if PDL:
+    if launch_pdl:
         gdc_launch_dependents()
     block = tl.program_id(0)
     split = tl.program_id(1)
     b = tl.program_id(2)
     if ORDERED:
-        if PDL:
+        if launch_pdl:
             gdc_wait()
         b = tl.load(order_ptr + b)
     context = tl.load(context_ptr + b)
@@ -165,7 +165,7 @@ def fused(
         offsets = token_offsets(table, first, stop, seen, PAGE_STRIDE, TOKEN_STRIDE, PAGE, TILE)
         k_ahead = load_keys(keys, offsets, seen, D, DP, True)
         v_ahead = load_values(values, offsets, seen, D, DP, True)
-    if PDL and not ORDERED:
+    if launch_pdl and not ORDERED:
         gdc_wait()
 
     row = qkv_ptr + b.to(tl.int64) * QKV_ROW

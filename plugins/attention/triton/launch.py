@@ -9,6 +9,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from core.triton_launch import Launcher, power_of_two
 from core.types import AttentionMetadata, AttentionShape, KVLayer
 from plugins.attention.triton import recipes
 from plugins.attention.triton.decode import decode
@@ -16,13 +17,12 @@ from plugins.attention.triton.fused import fused
 from plugins.attention.triton.order import longest_first
 from plugins.attention.triton.prompt import prompt
 from plugins.attention.triton.recipes import MOST_PROGRAMS, MOST_ROWS, Decoding
-from plugins.attention.triton.variants import Variants
 
 LOG2_E = 1.4426950408889634
 KINDS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 ORDERED_AT_ONCE = 32  # requests that a program of `longest_first` finds the place of
 
-DECODE, FUSED, PROMPT, ORDER = map(Variants, (decode, fused, prompt, longest_first))
+DECODE, FUSED, PROMPT, ORDER = map(Launcher, (decode, fused, prompt, longest_first))
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Work:
     order: Tensor | None  # [decodes] longest context first
 
 
-class Launcher:
+class Launches:
     """Launches the kernels for one shape on one device.
 
     The parts of splits lie in memory that is allocated once, for the largest launch that splits:
@@ -52,9 +52,9 @@ class Launcher:
         kind = torch.float16 if cached.itemsize == 1 else shape.dtype
         self.kind, self.wide = KINDS[kind], kind == torch.float32
         self.itemsize = cached.itemsize
-        self.size = recipes.power(max(shape.head_dim, 16))
+        self.size = power_of_two(max(shape.head_dim, 16))
         self.group = shape.heads // shape.kv_heads
-        self.rows = min(recipes.power(self.group), MOST_ROWS)
+        self.rows = min(power_of_two(self.group), MOST_ROWS)
         self.blocks = -(-self.group // self.rows)
         self.pack = min(self.group & -self.group, MOST_ROWS)
         self.windowed = shape.window is not None
@@ -76,10 +76,13 @@ class Launcher:
         self, q: Tensor, cache: KVLayer, meta: AttentionMetadata, work: Work, out: Tensor
     ) -> None:
         """The first `work.decodes` tokens of q [T, H, D] -> out."""
-        DECODE.launch(
+        assert work.how is not None
+        DECODE(
             self._grid(work),
-            (q, *cache, out, *self._room),
-            (meta.page_table, meta.context_len, _order(meta, work)),
+            (
+                *(q, *cache, out, *self._room),
+                *(meta.page_table, meta.context_len, _order(meta, work)),
+            ),
             (self.scale, self.window, meta.page_table.stride(0)),
             {
                 "Q_ROW": q.stride(0),
@@ -92,9 +95,9 @@ class Launcher:
                 "DP": self.size,
                 **self._split(work),
                 "ORDERED": work.order is not None,
-                "PDL": self.pdl,
             },
-            **self._options(work),
+            warps=work.how.warps,
+            pdl=self.pdl,
         )
 
     def fused(
@@ -112,10 +115,12 @@ class Launcher:
         assert work.how is not None
         assert rope.is_contiguous()
         q_gain, k_gain, eps = norms if norms is not None else (qkv, qkv, 0.0)
-        FUSED.launch(
+        FUSED(
             self._grid(work),
-            (qkv, *cache, rope, q_gain, k_gain, out, *self._room),
-            (meta.page_table, meta.context_len, positions, meta.slots, _order(meta, work)),
+            (
+                *(qkv, *cache, rope, q_gain, k_gain, out, *self._room),
+                *(meta.page_table, meta.context_len, positions, meta.slots, _order(meta, work)),
+            ),
             (self.scale, eps, self.window, meta.page_table.stride(0)),
             {
                 "QKV_ROW": qkv.stride(0),
@@ -131,9 +136,9 @@ class Launcher:
                 "NORMED": norms is not None,
                 "ORDERED": work.order is not None,
                 "AHEAD": work.how.ahead,
-                "PDL": self.pdl,
             },
-            **self._options(work),
+            warps=work.how.warps,
+            pdl=self.pdl,
         )
 
     def prompt(
@@ -143,10 +148,9 @@ class Launcher:
         how = recipes.prompting(self.size, self.wide)
         requests = work.requests - work.decodes
         tiles = (len(q) - work.decodes) // (how.rows // self.pack) + requests
-        PROMPT.launch(
+        PROMPT(
             (self.shape.heads // self.pack, tiles, 1),
-            (q, *cache, out),
-            (meta.page_table, meta.query_start, meta.context_len),
+            (q, *cache, out, meta.page_table, meta.query_start, meta.context_len),
             (self.scale, self.window, work.decodes, work.requests, meta.page_table.stride(0)),
             {
                 "Q_ROW": q.stride(0),
@@ -163,18 +167,16 @@ class Launcher:
                 "KIND": self.kind,
                 "WINDOWED": self.windowed,
             },
-            num_warps=how.warps,
+            warps=how.warps,
         )
 
     def _order(self, meta: AttentionMetadata) -> Tensor:
         order = torch.empty_like(meta.context_len[: meta.decodes])
-        ORDER.launch(
+        ORDER(
             (-(-meta.decodes // ORDERED_AT_ONCE), 1, 1),
-            (order,),
-            (meta.context_len,),
+            (order, meta.context_len),
             (meta.decodes,),
             {"ROWS": ORDERED_AT_ONCE, "TILE": 128},
-            num_warps=4,
         )
         return order
 
@@ -202,11 +204,6 @@ class Launcher:
             "KIND": self.kind,
             "WINDOWED": self.windowed,
         }
-
-    def _options(self, work: Work) -> dict[str, Any]:
-        assert work.how is not None
-        options: dict[str, Any] = {"num_warps": work.how.warps}
-        return options | {"launch_pdl": True} if self.pdl else options
 
 
 def _order(meta: AttentionMetadata, work: Work) -> Tensor:

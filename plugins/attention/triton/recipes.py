@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from core.triton_launch import power_of_two
+
 MOST_SPLITS = 64
 MOST_PROGRAMS = 1024  # of launches that split
 MANY = 1024  # programs from which the order of requests matters
@@ -36,11 +38,6 @@ class Prompting:
     stages: int
 
 
-def power(n: int) -> int:
-    """The least power of two that is at least n."""
-    return 1 << max(n - 1, 0).bit_length()
-
-
 def decoding(
     groups: int, size: int, itemsize: int, bound: int, rows: int = 1, wide: bool = False
 ) -> Decoding:
@@ -65,7 +62,7 @@ def decoding(
         tile, stages = 16, 1
     if itemsize == 1:  # pipelined through shared memory, it would be read byte by byte
         stages = 1
-    splits = max(1, min(target // groups, MOST_SPLITS, power(-(-bound // least))))
+    splits = max(1, min(target // groups, MOST_SPLITS, power_of_two(-(-bound // least))))
     splits = 1 << (splits.bit_length() - 1)
     return Decoding(splits, tile, least, warps, stages, ahead=groups <= MANY)
 

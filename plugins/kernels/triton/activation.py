@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from plugins.kernels.triton.launching import Launcher, power_of_two
+from core.triton_launch import Launcher, power_of_two
 
 BLOCK = 1024  # numbers of a program: 16 bytes a thread
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from core.sampling.columns import COLUMN
-from plugins.kernels.triton.launching import Launcher, power_of_two
+from core.triton_launch import Launcher, power_of_two
 
 WIDTH = tl.constexpr(len(COLUMN))
 TEMPERATURE = tl.constexpr(COLUMN["temperature"])

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from plugins.kernels.triton.launching import Launcher
+from core.triton_launch import Launcher
 
 BLOCK = 256  # tokens, and entries of a page table, of one program
 
@@ -61,7 +61,7 @@ def _derive(
     tl.store(own_table + b * width + place, tl.load(mine + place, mask=used), mask=used)
 
 
-_launch = Launcher(_derive, aligned=False)
+_launch = Launcher(_derive)
 
 
 def derive(

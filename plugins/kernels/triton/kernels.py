@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from core.interfaces import Kernels
+from core.triton_launch import interpreted, pdl
 from core.types import KVLayer
-from plugins.kernels.triton import activation, draw, floors, inputs, launching, norms, rotary
+from plugins.kernels.triton import activation, draw, floors, inputs, norms, rotary
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -25,7 +26,7 @@ class TritonKernels(Kernels):
     @classmethod
     def rejects(cls, dtype: Any, device: str) -> list[str]:
         reasons = []
-        if device != "cuda" and not launching.interpreted():
+        if device != "cuda" and not interpreted():
             reasons.append(f"it runs on CUDA GPUs, not on {device!r}; kernels: torch runs anywhere")
         if dtype not in DTYPES:
             reasons.append(f"it computes in float32, bfloat16 and float16, not in {dtype}")
@@ -99,4 +100,4 @@ class TritonKernels(Kernels):
         )
 
 
-_pdl = cache(launching.pdl)
+_pdl = cache(pdl)

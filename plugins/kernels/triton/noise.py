@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.language.extra.cuda import libdevice
 
 from core.sampling import noise
-from plugins.kernels.triton.launching import interpreted
+from core.triton_launch import interpreted
 
 INTERPRETED = tl.constexpr(interpreted())
 LN2 = tl.constexpr(0.6931471805599453)

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from plugins.kernels.triton.launching import Launcher, power_of_two
+from core.triton_launch import Launcher, power_of_two
 
 WIDEST = 1 << 16  # a program holds a whole row in its registers
 MANY = 512  # rows from which on bandwidth counts, and latency no more

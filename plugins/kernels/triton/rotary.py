@@ -13,8 +13,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from core.triton_launch import Launcher, power_of_two
 from core.types import KVLayer
-from plugins.kernels.triton.launching import Launcher, power_of_two
 
 TILE = 1024  # numbers that a program works on
 
