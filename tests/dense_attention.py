@@ -18,7 +18,7 @@ from core.types import AttentionMetadata, KVLayer, Limits
 
 @attention.register("dense", summary="every slot of a page table, masked")
 class Dense(AttentionBackend):
-    graphable = True
+    graphable = graphable_prompts = True
 
     def plan(self, meta: AttentionMetadata) -> None:
         meta.private = {**(meta.private or {}), self: meta.context_len.clone()}
@@ -28,6 +28,7 @@ class Dense(AttentionBackend):
     ) -> Tensor:
         tokens = torch.arange(len(q), dtype=torch.int32, device=q.device)
         owner = torch.bucketize(tokens, meta.query_start[1:], right=True)  # [T]
+        owner = owner.clamp(max=len(meta.context_len) - 1)  # padding is anybody's
         seen = meta.private[self][owner] - (meta.query_start[1:][owner] - tokens - 1)  # [T]
         pages = meta.page_table.long().clamp(0, len(cache.k) - 1)[owner]  # [T, P]
         keys, values = (x[pages].flatten(1, 2).float() for x in cache)  # [T, P * page, KV, D]
@@ -45,6 +46,7 @@ class Dense(AttentionBackend):
 class DenseStatic(Dense):
     """What `plan` would make, it holds itself; the runner refreshes it before each replay."""
 
+    graphable_prompts = False
     refreshed: ClassVar[list[tuple[int, list[int]]]] = []
 
     def static(self, limits: Limits, batch: int) -> Any:

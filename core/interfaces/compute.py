@@ -30,6 +30,7 @@ class AttentionBackend(ABC):
     best_page_size: ClassVar[int | None] = None  # for `auto`; None: the first of these, or 256
     layout: ClassVar[str] = "tokens"  # memory order of a page: "tokens" [page, KV, D] or "heads"
     graphable: ClassVar[bool] = False  # plan and forward may be captured in a CUDA graph
+    graphable_prompts: ClassVar[bool] = False  # in steps with prompts as well
 
     @classmethod
     def rejects(cls, shape: AttentionShape) -> list[str]:
@@ -43,7 +44,9 @@ class AttentionBackend(ABC):
         """Once a step for each instance, before the first layer; may set `meta.private`.
 
         A `graphable` backend's is captured with the step: it then reads the device's tensors, and
-        takes from the host's fields, which are bounds, no more than sizes.
+        takes from the host's fields, which are bounds, no more than sizes. In a captured step with
+        prompts `decodes` is 0, the host's lists are empty, and the last requests may have neither
+        tokens nor context.
         """
         return None
 
@@ -124,13 +127,18 @@ class Kernels(ABC):
 
 
 class Step:
-    """The three stages of a step, handed to a runner, which may capture them, and their state."""
+    """The stages of a step, handed to a runner, which may capture them, and their state."""
 
     backends: Sequence[AttentionBackend]  # one for each shape of attention
     sampler: Sampler
     rows: RequestRows  # tokens and page tables of all running requests
     sampling: SamplingTable
     comm: Communicator  # what a runner finds out by itself, all ranks must find out alike
+
+    def plan(self, batch: Batch) -> None:
+        """Let the backends prepare. Once for each batch, before `forward`."""
+        for backend in self.backends:
+            backend.plan(batch.attention)
 
     def forward(self, batch: Batch) -> Tensor:
         """-> hidden states [T, hidden]."""
@@ -145,8 +153,12 @@ class Step:
         raise NotImplementedError
 
     def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
-        """All three, one after the other; a step that samples nothing ends with the first."""
-        hidden = self.forward(batch)
+        """All stages, one after the other."""
+        self.plan(batch)
+        return self.finish(self.forward(batch), batch)
+
+    def finish(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Sampled]:
+        """What is left to do after `forward`; nothing in a step that samples nothing."""
         if len(batch.sample_index) == 0:  # chunks of prompts, none of which ends here
             return hidden, Sampled(ids=batch.sample_index)
         return hidden, self.sample(self.logits(hidden, batch), batch)

@@ -258,8 +258,6 @@ class Worker(Step):
                 return Launched(plan, self.runner.decode(decodes), {}, self._landings)
         self.rows.append(plan)
         batch = batching.build(plan, self.rows, self.sampling, self.kernels)
-        for backend in self.backends:
-            backend.plan(batch.attention)
         hidden, sampled = self.run(batch) if eager else self.runner.run(batch)
         about_prompts = self._prompts.of_step(plan, hidden, self.model.logits)  # type: ignore[arg-type]
         return Launched(plan, sampled, about_prompts, self._landings)

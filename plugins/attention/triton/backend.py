@@ -57,6 +57,7 @@ class TritonAttention(AttentionBackend):
     options: Options
 
     graphable = True
+    graphable_prompts = True
 
     @classmethod
     def rejects(cls, shape: AttentionShape) -> list[str]:

@@ -1,4 +1,4 @@
-"""The first and the last thing that a captured step does, in plain torch: the twin of `kernels`."""
+"""What a captured step does before and after the model, in plain torch: the twin of `kernels`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from core.types import Batch
     from plugins.runners.cuda_graph.buffers import StaticBatch
 
 
@@ -46,3 +47,22 @@ def finish(static: StaticBatch, drawn: Tensor, logits: Tensor) -> None:
     static.ids.copy_(torch.where(good, drawn, -1))
     kept = torch.where(good, drawn, 0).int()
     static.tables.history[static.rows.index, static.rows.positions] = kept
+
+
+def place(static: Batch, batch: Batch) -> None:
+    """Copy a step with prompts to fixed addresses, which have room for more of everything.
+
+    Padding: tokens at position 0 and slot -1, and requests without tokens and context.
+    """
+    count, requests = len(batch.tokens), len(batch.attention.context_len)
+    there, meta = static.attention, batch.attention
+    for target, source in ((static.tokens, batch.tokens), (static.positions, batch.positions)):
+        target[:count].copy_(source)
+        target[count:].zero_()
+    there.slots[:count].copy_(meta.slots)
+    there.slots[count:].fill_(-1)
+    there.context_len[:requests].copy_(meta.context_len)
+    there.context_len[requests:].zero_()
+    there.query_start[: requests + 1].copy_(meta.query_start)
+    there.query_start[requests + 1 :].fill_(count)
+    there.page_table[:requests, : meta.page_table.shape[1]].copy_(meta.page_table)

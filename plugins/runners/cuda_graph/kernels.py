@@ -1,4 +1,4 @@
-"""The first and the last thing that a captured step does, in one small launch each."""
+"""What a captured step does before and after the model, in one small launch each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 import triton
 import triton.language as tl
 
+from core.triton_launch import Launcher
+
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from core.types import Batch
     from plugins.runners.cuda_graph.buffers import StaticBatch
 
 BLOCK = 1024  # entries of a page table that are copied at a time
+PLACED = 256  # tokens, and entries of a page table, that a program of `_place` copies at a time
 
 
 def begin(static: StaticBatch) -> None:
@@ -53,6 +57,27 @@ def finish(static: StaticBatch, drawn: Tensor, logits: Tensor) -> None:
         static.ids,
         WHOLE=logits.shape[1] == static.vocab_size,
         num_warps=1,
+    )
+
+
+def place(static: Batch, batch: Batch) -> None:
+    """See `ends.place`."""
+    count, requests = len(batch.tokens), len(batch.attention.context_len)
+    there, meta = static.attention, batch.attention
+    size, room = len(static.tokens), len(there.context_len)
+    _launch_place(
+        (max(-(-size // PLACED), room), 1, 1),
+        (
+            *(batch.tokens, batch.positions, meta.slots),
+            *(meta.query_start, meta.context_len, meta.page_table),
+            *(static.tokens, static.positions, there.slots),
+            *(there.query_start, there.context_len, there.page_table),
+        ),
+        (
+            *(count, size, requests, room),
+            *(meta.page_table.shape[1], meta.page_table.stride(0), there.page_table.stride(0)),
+        ),
+        {"BLOCK": PLACED},
     )
 
 
@@ -127,3 +152,55 @@ def _finish(
     tl.store(ids + s, tl.where(good, token, -1).to(tl.int32))
     place = tl.load(index + s) * history_stride + tl.load(ends + s)
     tl.store(history + place, tl.where(good, token, 0).to(tl.int32))
+
+
+@triton.jit(
+    do_not_specialize=["count", "size", "requests", "room", "width", "table_stride", "own_stride"],
+    do_not_specialize_on_alignment=range(12),
+)
+def _place(
+    tokens,
+    positions,
+    slots,
+    query_start,
+    context_len,
+    table,
+    own_tokens,
+    own_positions,
+    own_slots,
+    own_start,
+    own_context,
+    own_table,
+    count,
+    size,
+    requests,
+    room,
+    width,
+    table_stride,
+    own_stride,
+    BLOCK: tl.constexpr,
+):
+    """Program p copies a block of the tokens, and the p-th request."""
+    p = tl.program_id(0)
+    at = p * BLOCK + tl.arange(0, BLOCK)
+    here, kept = at < count, at < size
+    tl.store(own_tokens + at, tl.load(tokens + at, mask=here, other=0), mask=kept)
+    tl.store(own_positions + at, tl.load(positions + at, mask=here, other=0), mask=kept)
+    tl.store(own_slots + at, tl.load(slots + at, mask=here, other=-1), mask=kept)
+    if p < requests:
+        tl.store(own_context + p, tl.load(context_len + p))
+        tl.store(own_start + p + 1, tl.load(query_start + p + 1))
+        row = p.to(tl.int64)
+        start = 0
+        while start < width:
+            of = start + tl.arange(0, BLOCK)
+            used = of < width
+            pages = tl.load(table + row * table_stride + of, mask=used)
+            tl.store(own_table + row * own_stride + of, pages, mask=used)
+            start += BLOCK
+    elif p < room:
+        tl.store(own_context + p, 0)
+        tl.store(own_start + p + 1, count)
+
+
+_launch_place = Launcher(_place)

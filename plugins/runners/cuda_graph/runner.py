@@ -1,4 +1,4 @@
-"""The runner that replays a graph when every request decodes, and runs other steps eagerly."""
+"""The runner that replays graphs: of decode steps, and of the layers in short prompt steps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from core.interfaces import Runner, Sampled
 from core.settings.ranges import parse_bytes
 from plugins.runners.cuda_graph.capture import capturing_on
 from plugins.runners.cuda_graph.graphs import Graphs
+from plugins.runners.cuda_graph.prompts import PromptGraphs
 from plugins.runners.cuda_graph.sizes import standard
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class CudaGraph(Runner):
     context 0, slot -1, and a row of the tables that is nobody's. Rows with top_k, top_p or min_p
     are sampled again by a small graph of their own, where the kernel set can do that, and rows that
     ask for more by the sampler itself, from the logits that the graph leaves.
+
+    Of a step with prompts the layers are replayed if it is short: then the host would need longer
+    to launch them than the device to compute them. Longer steps run eagerly.
     """
 
     @dataclass
@@ -41,6 +45,13 @@ class CudaGraph(Runner):
             metadata={
                 "help": "batch sizes to capture; a smaller batch is padded. Empty: 1, 2, 4, steps "
                 "of 8 to 256, of 16 to 512 and so on. The largest possible batch is always one"
+            },
+        )
+        prompts: int = field(
+            default=2048,
+            metadata={
+                "help": "tokens of the longest step with prompts whose layers are captured; longer "
+                "ones run eagerly. 0: none is captured"
             },
         )
         capture: Literal["start", "lazy"] = field(
@@ -61,6 +72,8 @@ class CudaGraph(Runner):
         def __post_init__(self) -> None:
             if wrong := [size for size in self.sizes if size < 1]:
                 raise ValueError(f"runner.sizes holds {wrong[0]}. Give sizes of 1 or more.")
+            if self.prompts < 0:
+                raise ValueError(f"runner.prompts is {self.prompts}. Give 0 or more.")
             if self.memory is not None:
                 parse_bytes(self.memory)
 
@@ -69,41 +82,44 @@ class CudaGraph(Runner):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._graphs: Graphs | None = None
+        self._prompts: PromptGraphs | None = None
 
     def prepare(self, step: Step, limits: Limits) -> None:
-        graphs = self._begin(step, limits)
+        graphs, prompts = self._begin(step, limits)
         self.step = step
         if graphs is None:
             log.info("runner cuda_graph: %s; every step runs eagerly", self._obstacle)
             return
         began = time.monotonic()
         if self.options.memory is not None:
-            self._keep_within(self.options.memory, graphs)
-        if self.options.capture == "start":
-            graphs.capture_all()
-        else:
-            graphs.capture(graphs.sizes[-1])
-        self._graphs, self.most_decodes = graphs, graphs.sizes[-1]
+            prompts = self._keep_within(self.options.memory, graphs, prompts)
+        at_start = self.options.capture == "start"
+        if prompts is not None:  # the larger graphs: the others find memory in what they have freed
+            prompts.capture_all() if at_start else prompts.capture(prompts.sizes[-1])
+        graphs.capture_all() if at_start else graphs.capture(graphs.sizes[-1])
+        self._graphs, self._prompts, self.most_decodes = graphs, prompts, graphs.sizes[-1]
         log.info(
-            "captured steps of %d sizes, up to %d requests, in %.1f s",
+            "captured steps of %d sizes, up to %d requests, and with prompts of %d, in %.1f s",
             len(graphs),
             self.most_decodes,
+            len(prompts or ()),
             time.monotonic() - began,
         )
 
     def reserve(self, step: Step, limits: Limits) -> int:
         """Measured: the largest graph, and the next one for each of the others."""
-        graphs = self._begin(step, limits)
+        graphs, prompts = self._begin(step, limits)
         if graphs is None:
             return 0
+        with_prompts = prompts.measure() if prompts is not None else 0
         first, each = graphs.measure()
-        needed = first + each * (len(graphs.sizes) - 1)
+        needed = with_prompts + first + each * (len(graphs.sizes) - 1)
         return (
             needed if self.options.memory is None else min(needed, parse_bytes(self.options.memory))
         )
 
-    def _begin(self, step: Step, limits: Limits) -> Graphs | None:
-        """None where nothing can be captured, for reasons that are then in `_obstacle`."""
+    def _begin(self, step: Step, limits: Limits) -> tuple[Graphs | None, PromptGraphs | None]:
+        """No graphs where nothing can be captured, for reasons that are then in `_obstacle`."""
         self.close()
         capturing = capturing_on(step.rows.history.device)
         rigid = [f"attention by {type(b).__name__}" for b in step.backends if not b.graphable]
@@ -113,28 +129,44 @@ class CudaGraph(Runner):
             self._obstacle = f"there are no graphs on {step.rows.history.device}"
             if capturing is not None:
                 self._obstacle = f"{' and '.join(dict.fromkeys(rigid))} cannot be captured"
-            return None
+            return None, None
         most = min(limits.max_num_seqs, limits.max_num_batched_tokens)
         sizes = standard(most)
         if self.options.sizes:
             sizes = sorted({size for size in self.options.sizes if size < most} | {most})
-        return Graphs(step, limits, sizes, capturing)
+        prompts, tokens = None, min(self.options.prompts, limits.max_num_batched_tokens)
+        able = [backend.graphable_prompts for backend in step.backends]
+        if tokens > 0 and able and all(able):
+            prompts = PromptGraphs(step, limits, tokens, capturing)
+        return Graphs(step, limits, sizes, capturing), prompts
 
-    def _keep_within(self, memory: str, graphs: Graphs) -> None:
-        first, each = graphs.measure()
-        fit = 1 + (parse_bytes(memory) - first) // max(each, 1)
+    def _keep_within(
+        self, memory: str, graphs: Graphs, prompts: PromptGraphs | None
+    ) -> PromptGraphs | None:
+        """Do with fewer sizes; steps with prompts are not captured if that takes half of it all."""
+        limit, broadcast = parse_bytes(memory), graphs.step.comm.broadcast_object
         # all ranks must replay the same size, whatever each of them has measured
-        fit = graphs.step.comm.broadcast_object(fit)
+        if prompts is not None:
+            taken = broadcast(prompts.measure())
+            if 2 * taken > limit:
+                prompts.close()
+                prompts = None
+            else:
+                limit -= taken
+        first, each = graphs.measure()
+        fit = broadcast(1 + (limit - first) // max(each, 1))
         if fit < 1:
             raise UserError(
                 f"runner.memory is {memory}, and the largest graph takes {first / 2**20:.0f} MiB. "
                 "Raise it, lower scheduler.max_num_seqs, or say runner=eager."
             )
         graphs.thin_out(fit)
+        return prompts
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
-        return self.step.run(batch)
+        hidden = self._prompts.hidden(batch) if self._prompts is not None else None
+        return self.step.run(batch) if hidden is None else self.step.finish(hidden, batch)
 
     @torch.inference_mode()
     def decode(self, decodes: Decodes) -> Sampled:
@@ -149,4 +181,6 @@ class CudaGraph(Runner):
     def close(self) -> None:
         if self._graphs is not None:
             self._graphs.close()
-        self._graphs, self.most_decodes = None, 0
+        if self._prompts is not None:
+            self._prompts.close()
+        self._graphs, self._prompts, self.most_decodes = None, None, 0

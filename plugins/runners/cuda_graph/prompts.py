@@ -1,0 +1,166 @@
+"""Graphs of short steps with prompts in them: the layers are replayed, head and sampler are not.
+
+The layers of a small model are some hundred launches, which take the host longer than the device
+takes for a short prompt. What follows them is a dozen, and depends on what requests ask for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from core.importing import installed
+from core.types import AttentionMetadata, Batch
+from plugins.runners.cuda_graph import ends
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core.interfaces import Step
+    from core.types import Limits
+    from plugins.runners.cuda_graph.capture import Captured, Capturing
+
+SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536)
+WIDEST = 4  # a step is not padded to more than so many times its tokens
+
+
+def token_sizes(most: int) -> list[int]:
+    """How many tokens steps are captured with, ascending: up to `most`, which is one of them."""
+    sizes, last = list(SIZES), SIZES[-1]
+    while last < most:
+        last += last // 3
+        sizes.append(last)
+    return [size for size in sizes if size < most] + [most]
+
+
+def most_requests(tokens: int, limits: Limits) -> int:
+    """Room for requests in a step of so many tokens. Each place costs a little, used or not."""
+    return min(limits.max_num_seqs, tokens, max(16, tokens // 4))
+
+
+class StaticPrompts:
+    """A step of up to `size` tokens at fixed addresses, the first of those of the largest size."""
+
+    def __init__(self, shared: Batch, size: int, requests: int, longest: int) -> None:
+        meta = shared.attention
+        self.size, self.requests = size, requests
+        self.batch = Batch(
+            tokens=shared.tokens[:size],
+            positions=shared.positions[:size],
+            attention=AttentionMetadata(
+                query_start=meta.query_start[: requests + 1],
+                context_len=meta.context_len[:requests],
+                page_table=meta.page_table[:requests],
+                slots=meta.slots[:size],
+                max_query=size,
+                max_context=longest,
+                decodes=0,
+            ),
+            sample_index=shared.sample_index,
+            rows=shared.rows,
+        )
+
+
+class PromptGraphs:
+    """A graph for each of some numbers of tokens. A step that none fits is to be run eagerly."""
+
+    def __init__(self, step: Step, limits: Limits, most: int, capturing: Capturing) -> None:
+        self.step, self.limits, self._capturing = step, limits, capturing
+        self.sizes = token_sizes(most)
+        self._shared = _buffers(step, most_requests(most, limits), most)
+        self._place: Any = ends.place
+        if capturing.device.type == "cuda" and installed("triton"):
+            from plugins.runners.cuda_graph import kernels
+
+            self._place = kernels.place
+        self._graphs: dict[int, tuple[StaticPrompts, Captured]] = {}
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def hidden(self, batch: Batch) -> Tensor | None:
+        """Hidden states [T, hidden] of a step, until the next replay; None if no graph fits."""
+        size = self.fitting(len(batch.tokens), len(batch.attention.context_len))
+        if size is None:
+            return None
+        if size not in self._graphs:
+            self.capture(size)
+            self._capturing.tidy()
+        static, graph = self._graphs[size]
+        self._place(static.batch, batch)
+        graph.replay()
+        assert graph.result is not None
+        return graph.result[: len(batch.tokens)]
+
+    def fitting(self, tokens: int, requests: int) -> int | None:
+        """The smallest size with room for a step, if there is one that is not much too large."""
+        for size in self.sizes:
+            if size >= tokens and most_requests(size, self.limits) >= requests:
+                return size if size <= max(WIDEST * tokens, self.sizes[0]) else None
+        return None
+
+    def capture(self, size: int) -> None:
+        """Capture a size, if it is not yet. What it runs meanwhile is nothing but padding."""
+        if size in self._graphs:
+            return
+        room = most_requests(size, self.limits)
+        static = StaticPrompts(self._shared, size, room, self.limits.max_length)
+        self._shared.attention.slots.fill_(-1)
+        self._shared.attention.context_len.zero_()
+        self._shared.attention.query_start.zero_()
+
+        def layers() -> Tensor:
+            static.batch.attention.private = None
+            self.step.plan(static.batch)
+            return self.step.forward(static.batch)
+
+        captured = self._capturing.capture(layers)
+        captured.let_go()
+        self._graphs[size] = static, captured
+
+    def capture_all(self) -> None:
+        """The largest first: the others find their memory in what it has freed."""
+        for size in reversed(self.sizes):
+            self.capture(size)
+
+    def measure(self) -> int:
+        """Bytes that all take: the largest, and for each of the others what the next one took."""
+        used = [self._capturing.used()]
+        for size in reversed(self.sizes[-2:]):
+            self.capture(size)
+            used.append(self._capturing.used())
+        taken = [max(after - before, 0) for before, after in pairwise(used)]
+        return taken[0] + sum(taken[1:]) * (len(self.sizes) - 1)
+
+    def close(self) -> None:
+        """Drop all graphs."""
+        self._graphs.clear()
+
+
+def _buffers(step: Step, requests: int, tokens: int) -> Batch:
+    device, pages = step.rows.history.device, step.rows.page_table.shape[1]
+
+    nobody = np.zeros(0, np.int32)
+
+    def zeros(shape: int | Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return Batch(
+        tokens=zeros(tokens, torch.int64),
+        positions=zeros(tokens, torch.int64),
+        attention=AttentionMetadata(
+            query_start=zeros(requests + 1, torch.int32),
+            context_len=zeros(requests, torch.int32),
+            page_table=zeros((requests, pages), torch.int32),
+            slots=zeros(tokens, torch.int64),
+            max_query=tokens,
+            max_context=0,
+            decodes=0,
+        ),
+        sample_index=zeros(0, torch.int64),
+        rows=step.sampling.select(nobody, nobody),
+    )
