@@ -67,6 +67,13 @@ class AttentionBackend(ABC):
         """
         return None
 
+    def warm(self, cache: KVLayer, limits: Limits) -> None:
+        """Once, before the first request: compile whatever steps within `limits` may launch.
+
+        `cache`: that of one of the layers; nothing is in it yet.
+        """
+        return None
+
     @abstractmethod
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata

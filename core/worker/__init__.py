@@ -157,13 +157,17 @@ class Worker(Step):
 
     def prepare(self, limits: Limits) -> None:
         """Take the cache's memory, bind every layer to it, and let the runner warm up."""
-        cache = limits.pages * self.page_bytes
+        size = limits.pages * self.page_bytes
         with out_of_memory(
             self.device,
-            f"the cache, {gib(cache)}, and what the runner prepares",
+            f"the cache, {gib(size)}, and what the runner prepares",
             "Lower cache.memory_fraction, cache.memory or cache.pages, whichever is set.",
         ):
             self.assemble(limits)
+            caches = {m.backend: m.cache for m in self.model.modules() if isinstance(m, Attention)}
+            with torch.inference_mode():
+                for backend, cache in caches.items():
+                    backend.warm(cache, limits)
             self.runner.prepare(self, limits)
         if self.device.type == "cuda":
             # a full collection looks at every object that torch and the model are made of

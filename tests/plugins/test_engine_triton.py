@@ -6,6 +6,7 @@ Runs on CUDA (`--on cuda`), and without a GPU where TRITON_INTERPRET=1 is set.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -42,3 +43,28 @@ def test_an_engine_writes_the_same_as_on_plain_torch(device: str) -> None:
     if not device.startswith("cuda") and not interpreted():
         pytest.skip("Triton kernels need --on cuda, or TRITON_INTERPRET=1")
     assert written("triton", device) == written("torch", device)
+
+
+def test_requests_compile_nothing(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is compiled when a request needs it keeps all others waiting for seconds."""
+    from core.triton_launch import Launcher, interpreted
+
+    if not device.startswith("cuda") or interpreted():
+        pytest.skip("nothing is compiled")
+    made: list[str] = []
+    original = Launcher._check
+
+    def check(self: Launcher, *arguments: Any) -> None:
+        made.append(self.kernel.__name__)
+        original(self, *arguments)
+
+    with LLM("models/qwen3/tiny", max_num_seqs=40, max_num_batched_tokens=128) as llm:
+        monkeypatch.setattr(Launcher, "_check", check)
+        for count in (1, 3, 9, 40):
+            params = [
+                SamplingParams(seed=s, max_tokens=9 + s, ignore_eos=True, **WISHES[s % len(WISHES)])
+                for s in range(count)
+            ]
+            texts = [PROMPTS[n % len(PROMPTS)] * (1 + n % 7) for n in range(count)]
+            llm.generate(texts, params, use_tqdm=False)
+    assert made == []

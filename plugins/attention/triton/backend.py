@@ -12,7 +12,7 @@ from torch import Tensor
 from core.errors import UserError
 from core.interfaces import AttentionBackend
 from core.triton_launch import interpreted, pdl
-from core.types import AttentionMetadata, AttentionShape, KVLayer
+from core.types import AttentionMetadata, AttentionShape, KVLayer, Limits
 from plugins.attention.flash.generations import choose
 from plugins.attention.flash.prompts import FlashPrompts, Prompts
 
@@ -117,6 +117,35 @@ class TritonAttention(AttentionBackend):
             prompts = self._flash.plan(meta)
         plan = (work, prompts)
         meta.private = {**(meta.private or {}), self: plan}  # layers of other shapes plan too
+
+    def warm(self, cache: KVLayer, limits: Limits) -> None:
+        seen = set()
+        for count in range(1, min(limits.max_num_seqs, limits.max_num_batched_tokens) + 1):
+            how = self._launches.how(count, limits.max_length)
+            if how not in seen:
+                seen.add(how)
+                self._run_nothing(count, cache, decodes=count)
+        self._run_nothing(1, cache, decodes=0)
+
+    def _run_nothing(self, count: int, cache: KVLayer, decodes: int) -> None:
+        """Launch what so many requests without any context would."""
+        device, shape = cache.k.device, self.shape
+        counts = torch.zeros(2 * count + 1, dtype=torch.int32, device=device)
+        meta = AttentionMetadata(
+            query_start=counts[: count + 1],
+            context_len=counts[count + 1 :],
+            page_table=counts[:count, None],
+            slots=torch.full((count,), -1, device=device),
+            max_query=1,
+            max_context=1,
+            decodes=decodes,
+        )
+        self.plan(meta)
+        q, k, v = (
+            torch.zeros(count, heads, shape.head_dim, dtype=shape.dtype, device=device)
+            for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
+        )
+        self.forward(q, k, v, cache, meta)
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata

@@ -67,10 +67,22 @@ class Launches:
             return Work(0, requests, None, None)
         if not self._room:
             self._room = self._allocate(meta.context_len.device)
-        groups = decodes * self.shape.kv_heads * self.blocks
-        bound = min(meta.max_context, self.window) if self.windowed else meta.max_context
-        how = recipes.decoding(groups, self.size, self.itemsize, bound, self.rows, self.wide)
-        return Work(decodes, requests, how, self._order(meta) if groups >= recipes.MANY else None)
+        how = self.how(decodes, meta.max_context)
+        ordered = self._groups(decodes) >= recipes.MANY
+        return Work(decodes, requests, how, self._order(meta) if ordered else None)
+
+    def how(self, decodes: int, context: int) -> Decoding:
+        """The recipe for requests of one token with contexts up to `context`."""
+        # splits of nothing cost little, and each number of splits is a variant to be compiled
+        bound = max(context, recipes.USUAL)
+        if self.windowed:
+            bound = min(bound, self.window)
+        return recipes.decoding(
+            self._groups(decodes), self.size, self.itemsize, bound, self.rows, self.wide
+        )
+
+    def _groups(self, decodes: int) -> int:
+        return decodes * self.shape.kv_heads * self.blocks
 
     def decode(
         self, q: Tensor, cache: KVLayer, meta: AttentionMetadata, work: Work, out: Tensor

@@ -13,6 +13,7 @@ from core.triton_launch import power_of_two
 MOST_SPLITS = 64
 MOST_PROGRAMS = 1024  # of launches that split
 MANY = 1024  # programs from which the order of requests matters
+USUAL = 4096  # tokens of a context, for which launches are cut even if all are shorter
 MOST_ROWS = 16  # query heads in a tile that decodes
 
 
