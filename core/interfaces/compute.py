@@ -133,7 +133,8 @@ class Step:
     comm: Communicator  # what a runner finds out by itself, all ranks must find out alike
 
     def forward(self, batch: Batch) -> Tensor:
-        """-> hidden states [T, hidden]."""
+        """-> hidden states [T, hidden]; of a captured step they may wait (`core.fusing`) for
+        `logits`, and are for nobody else."""
         raise NotImplementedError
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
