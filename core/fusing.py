@@ -40,7 +40,7 @@ class Waiting(ABC):
         return self._value
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return int(self.shape[0])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what Python looks for in any object
