@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from core.fusing import FusedProducts, Fusing, value_of
 from core.types import AttentionShape, KVLayer
 
 if TYPE_CHECKING:
@@ -84,10 +85,15 @@ class Linear(nn.Linear):
 
     After `bind`, `weight` is then opaque to everything but `to_dense()` and the kernels. A weight
     that another module shares stays as it is, and the projection keeps a packed copy.
+
+    Where kernels fuse products, and `Fusing` is on, what it returns may be computed later, with
+    what follows. Not so in subclasses: a collective, say, needs the product itself.
     """
 
     _packed: Tensor | None = None
     _kernels: PackedProducts
+    _products: FusedProducts
+    _fusing = Fusing()
 
     def reset_parameters(self) -> None:
         """Weights are read, or drawn by a source; drawing them here as well would take longer."""
@@ -100,7 +106,13 @@ class Linear(nn.Linear):
         if not shared:
             self.weight = nn.Parameter(packed, requires_grad=False)
 
+    def fuse(self, kernels: FusedProducts, fusing: Fusing) -> None:
+        self._products, self._fusing = kernels, fusing
+
     def forward(self, input: Tensor) -> Tensor:
+        if self._fusing.on:
+            wait = type(self) is Linear
+            return self._products.product(input, self.weight, self.bias, wait=wait)
         if self._packed is None:
             return F.linear(input, self.weight, self.bias)
         return self._kernels.linear(input, self._packed, self.bias)
@@ -181,7 +193,7 @@ class Attention(nn.Module):
         norms = None
         if q_norm is not None and k_norm is not None:
             norms = (q_norm.weight, k_norm.weight, q_norm.eps)
-        meta = batch.attention
+        meta, qkv = batch.attention, value_of(qkv)
         if self.fused is not None and self.fused.fuses(meta):
             return self.fused.forward_fused(qkv, norms, rope, batch.positions, self.cache, meta)
         heads = qkv.view(len(qkv), -1, self.head_dim)  # [T, H + 2 KV, D]
@@ -223,12 +235,14 @@ def bind(
     caches: Sequence[KVLayer],
     worker: Worker,
     positions: int | None = None,
+    fusing: Fusing | None = None,
 ) -> list[AttentionBackend]:
     """Give every layer of a loaded model its kernels, backend, cache and rotary table.
 
     `caches[i]` is for the layer with `layer == i`. `positions`: rows of the rotary table, when
-    fewer than the model's own limit are needed. Layers of one shape share a backend instance;
-    returns the instances, whose `plan` the worker calls once a step. May be repeated.
+    fewer than the model's own limit are needed. `fusing`: where the worker says in which steps
+    values may wait. Layers of one shape share a backend instance; returns the instances, whose
+    `plan` the worker calls once a step. May be repeated.
     """
     backends: dict[AttentionShape, AttentionBackend] = {}
     owners: dict[int, int] = {}
@@ -246,6 +260,9 @@ def bind(
             module.fused = module.backend if isinstance(module.backend, FusedAttention) else None
         elif isinstance(module, Rotary):
             module.table = module.rope.table(worker.device, positions)
-        elif isinstance(module, Linear) and isinstance(kernels, PackedProducts):
-            module.pack(kernels, shared=owners[id(module.weight)] > 1)
+        elif isinstance(module, Linear):
+            if isinstance(kernels, PackedProducts):
+                module.pack(kernels, shared=owners[id(module.weight)] > 1)
+            elif isinstance(kernels, FusedProducts) and fusing is not None:
+                module.fuse(kernels, fusing)
     return list(backends.values())

@@ -152,6 +152,7 @@ class Batch:
     attention: AttentionMetadata
     sample_index: Tensor  # [S] int64, which of the T tokens give logits
     rows: SampleRows  # the S requests that are sampled
+    captured: bool = False  # by a runner: nobody looks into the model, so values in it may wait
 
 
 @dataclass(slots=True)

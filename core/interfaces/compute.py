@@ -148,7 +148,8 @@ class Step:
             backend.plan(batch.attention)
 
     def forward(self, batch: Batch) -> Tensor:
-        """-> hidden states [T, hidden]."""
+        """-> hidden states [T, hidden]; of a captured step they may wait (`core.fusing`) for
+        `logits`, and are for nobody else."""
         raise NotImplementedError
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:

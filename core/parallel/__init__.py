@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from core.parallel.formats import Quantization as Quantization
     from core.parallel.formats import formats_of as formats_of
     from core.parallel.groups import Communicator as Communicator
+    from core.parallel.groups import RankLost as RankLost
     from core.parallel.groups import Solo as Solo
     from core.parallel.groups import ThreadGroup as ThreadGroup
     from core.parallel.guards import Guard as Guard
@@ -46,7 +47,7 @@ _HOMES = {
     "axes": "Axis Infeasible Partition Partitioner axis even experts gqa vocab",
     "facts": "allocate on_meta",
     "formats": "Format Quantization formats_of",
-    "groups": "Communicator Solo ThreadGroup",
+    "groups": "Communicator RankLost Solo ThreadGroup",
     "guards": "Guard guard",
     "index": "Index",
     "loading": "load unshard",

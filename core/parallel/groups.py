@@ -13,6 +13,10 @@ from torch import Tensor
 T = TypeVar("T")
 
 
+class RankLost(RuntimeError):
+    """A collective failed because another rank has gone. Why it has gone is the better story."""
+
+
 class Communicator(ABC):
     """One rank's side of a group of `size` ranks.
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from core.errors import UserError
-from core.parallel.groups import Communicator, Solo
+from core.parallel.groups import Communicator, RankLost, Solo
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -62,7 +62,7 @@ class GlooCommunicator(Communicator):
     def gather_all(self, x: Tensor) -> list[Tensor]:
         x = x.contiguous()
         shards = [torch.empty_like(x) for _ in range(self.size)]
-        self._group.allgather([shards], [x]).wait()
+        _finish(self._group.allgather([shards], [x]))
         return shards
 
     def broadcast_object(self, value: T | None, root: int = 0) -> T:
@@ -87,7 +87,7 @@ class NcclCommunicator(Communicator):
 
     def all_reduce(self, x: Tensor) -> Tensor:
         x = x.contiguous()
-        self._group.allreduce([x]).wait()
+        _finish(self._group.allreduce([x]))
         return x
 
     def gather_all(self, x: Tensor) -> list[Tensor]:
@@ -103,14 +103,14 @@ class NcclCommunicator(Communicator):
     def _gathered(self, x: Tensor) -> Tensor:
         x = x.contiguous()
         shards = x.new_empty((self.size, *x.shape))
-        self._group._allgather_base(shards, x).wait()
+        _finish(self._group._allgather_base(shards, x))
         return shards
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
         if x.shape[0] % self.size:
             return super().reduce_scatter(x)
         part = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
-        self._group._reduce_scatter_base(part, x.contiguous()).wait()
+        _finish(self._group._reduce_scatter_base(part, x.contiguous()))
         return part
 
     def broadcast_object(self, value: T | None, root: int = 0) -> T:
@@ -132,6 +132,16 @@ class NcclCommunicator(Communicator):
             self._group = None
 
 
+def _finish(work: Any) -> None:
+    """Wait for a collective: on a CPU until it is done, on a GPU the stream waits, not the host."""
+    try:
+        work.wait()
+    except RuntimeError as error:
+        del work  # who keeps the traceback would keep the group, and its sockets
+        reason = str(error).partition("]")[2].strip() or str(error)
+        raise RankLost(f"a collective failed: {reason.splitlines()[0]}") from error
+
+
 def _broadcast(group: Any, value: T | None, rank: int, root: int, device: torch.device) -> T:
     """A picklable value from `root`, sent as its length and its bytes."""
     payload = pickle.dumps(value) if rank == root else b""
@@ -139,11 +149,11 @@ def _broadcast(group: Any, value: T | None, rank: int, root: int, device: torch.
     options = dist.BroadcastOptions()
     options.rootRank = root
     options.rootTensor = 0
-    group.broadcast([length], options).wait()
+    _finish(group.broadcast([length], options))
     if rank == root:
         data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
     else:
         data = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
-    group.broadcast([data], options).wait()
+    _finish(group.broadcast([data], options))
     received: T = pickle.loads(data.cpu().numpy().tobytes())
     return received

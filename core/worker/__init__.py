@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from core import registry
+from core.fusing import Fusing, value_of
 from core.interfaces import AttentionBackend, Kernels, Pending, Runner, Sampled, Sampler, Step
 from core.layers import Attention, allocate_cache, bind
 from core.parallel import allocate, guard, load
@@ -58,6 +59,7 @@ class Worker(Step):
         self.device = device or device_of(config, rank)
         self.dtype = dtype_of(config, setup)
         self.model = setup.plan.local_model(rank)
+        self._fusing = Fusing()
         self._choose()
         self._frozen = False
         self._reserved_before = 0
@@ -189,6 +191,7 @@ class Worker(Step):
             caches,
             self,
             limits.max_length,
+            self._fusing,
         )
         staging = Staging(self.device)
         self.rows = RequestRows(limits, staging)
@@ -217,14 +220,15 @@ class Worker(Step):
     # the stages of a step, which a runner calls or captures
 
     def forward(self, batch: Batch) -> Tensor:
-        hidden: Tensor = self.model(batch)
+        with self._fusing.allowed(batch.captured):
+            hidden: Tensor = self.model(batch)
         return hidden
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         if len(batch.sample_index) < len(hidden):  # else it names every token, in order
             hidden = hidden[batch.sample_index]
-        logits: Tensor = self.model.logits(hidden)  # type: ignore[operator]
-        return logits
+        with self._fusing.allowed(batch.captured):
+            return value_of(self.model.logits(hidden))  # type: ignore[operator]
 
     def sample(self, logits: Tensor, batch: Batch) -> Sampled:
         try:

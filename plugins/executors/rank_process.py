@@ -41,7 +41,7 @@ def main(descriptor: int, rank: int) -> int:
         by_user = isinstance(error, UserError)
         text = str(error) if by_user else account(error)
         try:
-            connection.send(("failed", by_user, text))
+            connection.send(("lost" if _lost(error) else "failed", by_user, text))
         except OSError:
             traceback.print_exc()
         return 1
@@ -77,6 +77,13 @@ def _serve(connection: Connection, rank: int) -> None:
     comm.close()
 
 
+def _lost(error: BaseException) -> bool:
+    """Whether this rank failed because another one did."""
+    from core.parallel import RankLost
+
+    return isinstance(error, RankLost)
+
+
 def _end_with_parent() -> None:
     """A rank that waits in a collective cannot see its connection close: watch the parent."""
     parent = os.getppid()
@@ -90,4 +97,8 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    if status := main(int(sys.argv[1]), int(sys.argv[2])):
+        sys.stderr.flush()
+        # Threads of the communication library still wait for others, and would be torn down while
+        # they run. Memory of a device goes with the process.
+        os._exit(status)

@@ -32,7 +32,8 @@ class Ranks:
 
     Messages to a rank are bytes of any length. Messages from a rank are pickled tuples:
     ("here",), ("loaded", pages), ("ready",), or ("failed", is_user_error, text), after which it
-    ends.
+    ends. It says "lost" in place of "failed" when what failed is a collective with a rank that has
+    gone: then the other one is to blame, of which nothing may have been heard yet.
     """
 
     def __init__(self, size: int, threads: int) -> None:
@@ -41,6 +42,9 @@ class Ranks:
         self._replies: dict[int, queue.Queue[tuple[Any, ...] | None]] = {}
         self._closing = self._served = False
         self.failure: Exception | None = None
+        self._reported: set[int] = set()  # ranks that have said why they end
+        self._lost: Exception | None = None  # what is told if nobody tells more until `_lost_by`
+        self._lost_by = 0.0
         self.on_failure: Callable[[], None] = lambda: None  # called by the thread that notices
         try:
             for rank in range(1, size):
@@ -74,22 +78,35 @@ class Ranks:
     def _read(self) -> None:
         open_ = {connection: rank for rank, connection in self._connections.items()}
         while open_:
-            for ready in wait(list(open_)):
+            patience = None if self._lost is None else max(self._lost_by - time.monotonic(), 0.0)
+            found = wait(list(open_), patience)
+            if not found and self._lost is not None:
+                self.fail(self._lost)
+                self._lost = None
+            for ready in found:
                 rank = open_[ready]  # type: ignore[index]
                 try:
                     message = ready.recv()  # type: ignore[union-attr]
                 except (EOFError, OSError):
                     del open_[ready]  # type: ignore[arg-type]
                     self._replies[rank].put(None)
-                    if not self._closing and self.failure is None:
+                    if not (self._closing or self.failure or rank in self._reported):
                         self.fail(EngineDead(self._obituary(rank)))
                     continue
-                if message[0] == "failed":
-                    _, by_user, text = message
-                    kind = UserError if by_user and not self._served else EngineDead
-                    label = "" if by_user else f"rank {rank} failed:\n"
-                    self.fail(kind(f"{label}{text}"))
+                if message[0] in ("failed", "lost"):
+                    self._told(rank, *message)
                 self._replies[rank].put(message)
+        if self._lost is not None:
+            self.fail(self._lost)
+
+    def _told(self, rank: int, word: str, by_user: bool, text: str) -> None:
+        self._reported.add(rank)
+        kind = UserError if by_user and not self._served else EngineDead
+        error = kind(text if by_user else f"rank {rank} failed:\n{text}")
+        if word == "failed":
+            self.fail(error)
+        elif self._lost is None:
+            self._lost, self._lost_by = error, time.monotonic() + GRACE / 2
 
     def fail(self, error: Exception) -> None:
         """From now on nothing works: this is what everybody is told. The first one counts."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from core.fusing import value_of
 from core.interfaces import Kernels
 from core.triton_launch import interpreted, pdl
 from core.types import KVLayer
 from plugins.kernels.triton import activation, draw, floors, inputs, norms, rotary
+from plugins.kernels.triton.products.waiting import FusedLayers, Product
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -21,7 +24,20 @@ class TritonKernels(Kernels):
     """Each operation in one launch, which overlaps with the end of the one before (Hopper)."""
 
     @dataclass
-    class Options: ...
+    class Options:
+        products: bool = field(
+            default=True,
+            metadata={
+                "help": "on Hopper, in captured steps of up to 64 tokens, multiply by kernels of "
+                "this project, with norm, residual and activation in them; false: torch multiplies"
+            },
+        )
+
+    options: Options
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.fused = FusedLayers()
 
     @classmethod
     def rejects(cls, dtype: Any, device: str) -> list[str]:
@@ -32,16 +48,37 @@ class TritonKernels(Kernels):
             reasons.append(f"it computes in float32, bfloat16 and float16, not in {dtype}")
         return reasons
 
+    # core.fusing.FusedProducts: what a product lets wait is taken in by what follows it
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None, *, wait: bool) -> Tensor:
+        if not self.options.products:
+            return F.linear(value_of(x), weight, bias)
+        waiting = self.fused.waits(x, weight, bias) if wait else None
+        if waiting is not None:
+            return waiting  # type: ignore[return-value]
+        return self.fused.product(x, weight, bias)
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        x = value_of(x)
         return norms.rms_norm(x, weight, eps, _pdl(x.device))
 
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
         """Overwrites both inputs where they are contiguous."""
+        if isinstance(x, Product):
+            added = self.fused.added(x, value_of(residual), weight, eps)
+            if added is not None:
+                return added  # type: ignore[return-value]
+        x, residual = value_of(x), value_of(residual)
         return norms.add_rms_norm(x, residual, weight, eps, _pdl(x.device))
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
+        if isinstance(gate_up, Product):
+            activated = self.fused.activated(gate_up)
+            if activated is not None:
+                return activated
+        gate_up = value_of(gate_up)
         return activation.silu_mul(gate_up, _pdl(gate_up.device))
 
     def rope_store(

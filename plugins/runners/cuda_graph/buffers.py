@@ -85,6 +85,7 @@ class StaticBatch:
             attention=self.meta,
             sample_index=b.every[:size],
             rows=self.rows,
+            captured=True,
         )
         self.private: dict[AttentionBackend, Any] = {}
         for backend in step.backends:

@@ -148,5 +148,6 @@ def test_memory_that_ends_while_it_starts_is_explained(checkpoint, monkeypatch, 
         raise torch.OutOfMemoryError("tried to allocate")
 
     monkeypatch.setattr("plugins.runners.eager.Eager.prepare", exhausted)
+    cache = {"pages": 40, "page_size": 256}
     with pytest.raises(UserError, match=r"has no memory for the cache, 15 MiB.*Lower cache\."):
-        LLM(checkpoint, device=device, runner="eager", cache={"pages": 40})
+        LLM(checkpoint, device=device, runner="eager", cache=cache)

@@ -1,0 +1,136 @@
+"""What happens to a tile of products when it is whole: scale, bias, activation, residual, store."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def prefetch(address):
+    """Ask the second-level cache for the lines at the addresses, an int64 tile."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+        "=r,l",
+        [address],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
+@triton.jit
+def squares_of(squares, m, live, parts, PARTS: tl.constexpr, SCALE: tl.constexpr):
+    """The partial sums of squares [BM, PARTS] of the rows of x, on their way."""
+    if SCALE:
+        part = tl.arange(0, PARTS)[None, :]
+        at = squares + m[:, None] * parts + part
+        return tl.load(at, mask=live[:, None] & (part < parts), other=0.0)
+    else:
+        return tl.zeros([1, 1], tl.float32)
+
+
+@triton.jit
+def finish(
+    acc,  # [BM, BN] float32
+    up,  # the same of the second half, if SILU
+    squared,  # [BM, PARTS], if SCALE
+    bias,
+    gain,
+    out,
+    carried,
+    out_squares,
+    m,  # [BM] rows, of which those are there that are `live`
+    n,  # [BN] columns
+    live,
+    eps,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BN: tl.constexpr,
+    BIAS: tl.constexpr,
+    SCALE: tl.constexpr,
+    SILU: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    """Scale by the norm of x, add the bias, activate; add to the residual and carry its norm."""
+    there = live[:, None]
+    column = n
+    if N % BN != 0:
+        there = there & (n < N)[None, :]
+        column = tl.minimum(n, N - 1)
+    if SCALE:
+        scale = tl.rsqrt(tl.sum(squared, 1) / K + eps)[:, None]
+        acc = acc * scale
+        if SILU:
+            up = up * scale
+    if BIAS:
+        acc += tl.load(bias + column).to(tl.float32)[None, :]
+        if SILU:
+            up += tl.load(bias + N + column).to(tl.float32)[None, :]
+    if SILU:
+        acc = acc * tl.sigmoid(acc) * up
+    to = m[:, None] * N + n[None, :]
+    if ADD:
+        acc += tl.load(out + to, mask=there, other=0.0).to(tl.float32)
+        # What is normed is the sum as the next layers will read it: rounded.
+        acc = acc.to(out.dtype.element_ty).to(tl.float32)
+        factor = tl.load(gain + column).to(tl.float32)[None, :]
+        tl.store(carried + to, acc * factor, mask=there)
+        total = tl.sum(tl.where(there, acc * acc, 0.0), 1)
+        tl.store(out_squares + m * tl.num_programs(0) + tl.program_id(0), total, mask=live)
+    tl.store(out + to, acc, mask=there)
+
+
+@triton.jit
+def settle(
+    acc,  # these as in `finish`
+    up,
+    squared,
+    bias,
+    gain,
+    out,
+    carried,
+    out_squares,
+    partial,  # [tiles, S, BM, BN] float32: room
+    arrivals,  # [tiles] int32: zeros, before and after
+    m,
+    n,
+    live,
+    eps,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    S: tl.constexpr,
+    BIAS: tl.constexpr,
+    SCALE: tl.constexpr,
+    SILU: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    """Finish a tile whose columns of the weight are split S ways.
+
+    The program that arrives last adds the parts up, always in the same order.
+    """
+    if S > 1:
+        tl.static_assert(not SILU, "a split product is not whole where it would be activated")
+        tile = tl.program_id(0)
+        split = tl.program_id(1)
+        place = m[:, None] * BN + tl.arange(0, BN)[None, :]
+        mine = partial + tile * (S * BM * BN) + place
+        tl.store(mine + split * (BM * BN), acc)
+        tl.debug_barrier()  # the stores of all threads come before the one that tells of them
+        arrived = tl.atomic_add(arrivals + tile, 1, sem="acq_rel")
+        if arrived == S - 1:
+            acc = tl.zeros([BM, BN], tl.float32)
+            for i in tl.static_range(S):  # .cg: not from this multiprocessor's own cache
+                acc += tl.load(mine + i * (BM * BN), cache_modifier=".cg")
+            finish(
+                acc, up, squared, bias, gain, out, carried, out_squares, m, n, live, eps,
+                N, K, BN, BIAS, SCALE, SILU, ADD,
+            )  # fmt: skip
+            tl.store(arrivals + tile, 0)
+    else:
+        finish(
+            acc, up, squared, bias, gain, out, carried, out_squares, m, n, live, eps,
+            N, K, BN, BIAS, SCALE, SILU, ADD,
+        )  # fmt: skip
