@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from core.fusing import value_of
 from core.importing import installed
 from core.types import AttentionMetadata, Batch
 from plugins.runners.cuda_graph import ends
@@ -62,6 +63,7 @@ class StaticPrompts:
             ),
             sample_index=shared.sample_index,
             rows=shared.rows,
+            captured=True,
         )
 
 
@@ -116,7 +118,7 @@ class PromptGraphs:
         def layers() -> Tensor:
             static.batch.attention.private = None
             self.step.plan(static.batch)
-            return self.step.forward(static.batch)
+            return value_of(self.step.forward(static.batch))
 
         captured = self._capturing.capture(layers)
         captured.let_go()
