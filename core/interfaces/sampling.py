@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from core.sampling.params import SamplingParams
     from core.sampling.rows import SampleRows
     from core.types import Limits, TokenLogprobs
+    from core.worker.launched import Landed
 
 
 @dataclass(slots=True)
@@ -21,6 +22,7 @@ class Sampled:
     ids: Tensor  # [S] whole numbers; below 0 where a row has no possible token, or NaN
     logprobs: dict[int, list[TokenLogprobs]] | None = None  # by s; host values
     errors: dict[int, str] | None = None  # by s: a row without any possible token, or with NaN
+    landed: Landed | None = None  # from a runner that brings the ids to the host by itself
 
 
 class LogitsProcessor(ABC):

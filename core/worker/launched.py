@@ -23,6 +23,33 @@ NO_TOKEN = (
 )
 
 
+class Landed:
+    """Ids that lie in memory of the host once what was launched before is over."""
+
+    def __init__(self, ids: Tensor) -> None:
+        """`ids` [S] int32: memory that may be written again after `keep`."""
+        self.ids = ids
+        self._over: torch.cuda.Event | None = None
+        if ids.is_pinned():
+            self._over = torch.cuda.Event()
+            self._over.record()
+
+    def done(self) -> bool:
+        """Whether they are there."""
+        return self._over is None or self._over.query()
+
+    def keep(self) -> Tensor:
+        """Wait for them, and take them out of that memory. May be called again."""
+        if self._over is not None:
+            self._over.synchronize()
+            self._over = None
+        if not self._kept:
+            self.ids, self._kept = self.ids.clone(), True
+        return self.ids
+
+    _kept = False
+
+
 class Landing(NamedTuple):
     """Pinned memory for the ids of one step, and the event behind their copy."""
 
@@ -64,7 +91,9 @@ class Launched(Pending):
         self._landing: Landing | None = None
         self._output: StepOutput | None = None
         # a runner may write the next step's ids into the same memory
-        if sampled.ids.device.type == "cpu":
+        if sampled.landed is not None:
+            self._ids = sampled.landed.ids
+        elif sampled.ids.device.type == "cpu":
             self._ids = sampled.ids.clone()
         else:
             landing = landings.take()
@@ -81,7 +110,11 @@ class Launched(Pending):
             self._landings.give_back(self._landing)
 
     def done(self) -> bool:
-        return self._output is not None or self._landing is None or self._landing.copied.query()
+        if self._output is not None:
+            return True
+        if (landed := self._sampled.landed) is not None:
+            return landed.done()
+        return self._landing is None or self._landing.copied.query()
 
     def result(self) -> StepOutput:
         if self._output is None:
@@ -92,6 +125,8 @@ class Launched(Pending):
         if self._landing is not None:
             self._landing.copied.synchronize()
         plan, sampled = self._plan, self._sampled
+        if sampled.landed is not None:
+            self._ids = sampled.landed.keep()
         ids = self._ids.numpy().astype(np.int32)  # a copy: the pinned memory is given back
         if self._landing is not None:
             self._landings.give_back(self._landing)

@@ -57,18 +57,6 @@ class Staging:
             for start, array in zip(starts, arrays, strict=True)
         ]
 
-    def load(self, target: Tensor, array: NDArray[Any]) -> None:
-        """Overwrite a tensor on the device with an array of its type and shape."""
-        assert target.dtype == _torch_type(array.dtype)
-        if self.device.type == "cpu":
-            target.copy_(torch.from_numpy(array))
-            return
-        buffer = self._free(array.nbytes)
-        host = buffer.memory[: array.nbytes].view(target.dtype).view(target.shape)
-        np.copyto(host.numpy(), array)
-        target.copy_(host, non_blocking=True)
-        self._used(buffer)
-
     def _free(self, size: int) -> Buffer:
         """A buffer of `size` bytes that no copy reads any more."""
         if self._buffers and self._buffers[0].copied.query():

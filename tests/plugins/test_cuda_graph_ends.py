@@ -50,7 +50,7 @@ def made_up(seed: int, device: str) -> tuple[StaticBatch, Decodes, np.random.Gen
 def test_a_step_begins_with_the_tensors_that_its_columns_mean(ends, seed, device) -> None:
     static, step, _ = made_up(seed, device)
     table, history = static.tables.page_table.clone(), static.tables.history.clone()
-    static.load(step)
+    static.mail.post(step, static.size)
     ends.begin(static)
     batch, meta = static.batch, static.meta
     for s, (row, length, page) in enumerate(
@@ -82,7 +82,7 @@ def test_a_step_ends_with_its_ids_in_the_history_and_bad_rows_marked(
     ends, seed, dtype, device
 ) -> None:
     static, step, random = made_up(seed, device)
-    static.load(step)
+    static.mail.post(step, static.size)
     ends.begin(static)
     history = static.tables.history.clone()
     drawn = random.integers(0, VOCAB, 8)
@@ -101,7 +101,7 @@ def test_a_step_ends_with_its_ids_in_the_history_and_bad_rows_marked(
 
 def test_a_part_of_the_vocabulary_says_nothing_about_a_row(ends, device) -> None:
     static, step, _ = made_up(1, device)
-    static.load(step)
+    static.mail.post(step, static.size)
     ends.begin(static)
     drawn = torch.full((8,), VOCAB - 1, device=device)
     ends.finish(static, drawn, torch.full((8, 5), torch.nan, device=device))

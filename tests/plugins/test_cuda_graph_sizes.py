@@ -142,7 +142,7 @@ def test_what_a_graph_cannot_sample_is_sampled_again(monkeypatch, needs, kernels
 def test_addresses_stay(monkeypatch) -> None:
     runner = prepared(monkeypatch, Recorder(), limits())
     graph = runner._graphs.fitting(4)
-    tensors = [graph.static.ids, graph.static.news, graph.static.batch.tokens]
+    tensors = [graph.static.ids, graph.static.mail.turn, graph.static.batch.tokens]
     tensors += [graph.static.meta.page_table, graph.static.rows.index, graph.static.rows.positions]
     before = [tensor.data_ptr() for tensor in tensors]
     for count in (1, 4, 2):

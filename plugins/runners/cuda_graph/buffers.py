@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from core.sampling import columns
 from core.sampling.static_rows import StaticRows
 from core.types import AttentionMetadata, Batch
+from plugins.runners.cuda_graph.mail import Mail
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,7 @@ class Buffers:
         tables = step.rows
         device, pages = tables.history.device, tables.page_table.shape[1]
         self.step, self.limits = step, limits
-        self.news = torch.zeros(3 * most, dtype=torch.int32, device=device)
+        self.mail = Mail(most, tables.nobody, device)
         self.ids = torch.zeros(most, dtype=torch.int32, device=device)
         self.tokens, self.positions, self.slots = (
             torch.zeros(most, dtype=torch.int64, device=device) for _ in range(3)
@@ -59,13 +59,13 @@ class Buffers:
 
 
 class StaticBatch:
-    """A step of `size` requests. `load` brings one from the host; all else is the device's work."""
+    """A step of `size` requests. `mail` brings one from the host; all else is the device's work."""
 
     def __init__(self, buffers: Buffers, size: int) -> None:
         b, step, longest = buffers, buffers.step, buffers.limits.max_length
         self.tables, self.size = step.rows, size
         self.vocab_size = buffers.limits.vocab_size
-        self.news = b.news[: 3 * size].view(3, size)  # rows, context lengths, new pages or -1
+        self.mail = b.mail
         self.ids = b.ids[:size]  # [size] what came of the step; -1: no token
         self.rows = CapturedRows(step.sampling, size)
         self.meta = AttentionMetadata(
@@ -92,19 +92,6 @@ class StaticBatch:
             state = backend.static(buffers.limits, size)
             if state is not None:
                 self.private[backend] = state
-        self._padding = np.array([[self.tables.nobody], [0], [-1]], np.int32)
-        self._host = np.tile(self._padding, size)  # [3, size]
-
-    def load(self, decodes: Decodes | None) -> None:
-        """Take in a step, in one copy that nobody waits for. None: nothing but padding."""
-        host, count = self._host, 0
-        if decodes is not None:
-            count = len(decodes.rows)
-            host[0, :count] = decodes.rows
-            host[1, :count] = decodes.context_lens
-            host[2, :count] = decodes.pages
-        host[:, count:] = self._padding
-        self.tables.staging.load(self.news, host)
 
     def plan(self, backends: Sequence[AttentionBackend]) -> None:
         """What backends do once a step, of those that have no state of their own."""

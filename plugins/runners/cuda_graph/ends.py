@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from plugins.runners.cuda_graph.mail import SLOTS
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -19,8 +21,10 @@ def begin(static: StaticBatch) -> None:
     A row's token is the last that its history knows, sampled by the step before or not. Padding
     (context 0) gets position 0 and slot -1.
     """
-    tables, batch, meta = static.tables, static.batch, static.meta
-    rows, lengths, pages = static.news.long().unbind()  # [S] each
+    tables, batch, meta, mail = static.tables, static.batch, static.meta, static.mail
+    mail.turn[1:] = mail.turn[:1]
+    news = mail.news[mail.turn[0], : 3 * static.size].view(3, static.size)
+    rows, lengths, pages = news.to(mail.turn.device).long().unbind()  # [S] each
     static.rows.index.copy_(rows)
     static.rows.positions.copy_(lengths)  # where the sampled token goes
     meta.context_len.copy_(lengths)
@@ -36,7 +40,7 @@ def begin(static: StaticBatch) -> None:
 
 
 def finish(static: StaticBatch, drawn: Tensor, logits: Tensor) -> None:
-    """Write drawn ids [S] into the rows' histories, and into `static.ids` for the host.
+    """Write drawn ids [S] into the rows' histories, into `static.ids`, and into the mail.
 
     A row whose drawn token has no finite logit in logits [S, V] gets -1 there, and 0 as its token.
     """
@@ -47,6 +51,15 @@ def finish(static: StaticBatch, drawn: Tensor, logits: Tensor) -> None:
     static.ids.copy_(torch.where(good, drawn, -1))
     kept = torch.where(good, drawn, 0).int()
     static.tables.history[static.rows.index, static.rows.positions] = kept
+    mail = static.mail
+    mail.ids[mail.turn[1], : static.size].copy_(static.ids)
+    pass_on(static)
+
+
+def pass_on(static: StaticBatch) -> None:
+    """Let it be the next step's turn."""
+    turn = static.mail.turn
+    turn[:1] = (turn[1:] + 1) % SLOTS
 
 
 def place(static: Batch, batch: Batch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from core.importing import installed
+from core.interfaces import Sampled
 from core.sampling import columns
 from plugins.runners.cuda_graph import ends
 from plugins.runners.cuda_graph.buffers import Buffers, StaticBatch
@@ -31,19 +31,21 @@ class Graph:
         """`samples`: the last part ends with ids. `again`: samples rows that truncate instead."""
         self.static, self._parts, self._samples, self._again = static, parts, samples, again
 
-    def replay(self, decodes: Decodes) -> Tensor | None:
+    def replay(self, decodes: Decodes) -> Sampled | None:
         """Start a step. -> its ids [B]; None if they must be sampled from the logits."""
-        self.static.load(decodes)
+        mail, count = self.static.mail, len(decodes.rows)
+        mail.post(decodes, self.static.size)
         self._parts[0].replay()
         if len(self._parts) > 1:
             self.static.refresh(decodes)
             self._parts[1].replay()
         needs = decodes.sampled.needs & ~columns.RANDOM
         if not self._samples or needs & ~(columns.TRUNCATION if self._again else 0):
+            mail.sent(count)
             return None
         if needs and self._again is not None:
             self._again.replay()
-        return self.static.ids[: len(decodes.rows)]
+        return Sampled(self.static.ids[:count], landed=mail.sent(count))
 
     @property
     def logits(self) -> Tensor:
@@ -68,7 +70,7 @@ class Graphs:
         )
         self._buffers = Buffers(step, limits, self.sizes[-1])
         self._ends: Any = ends
-        if capturing.device.type == "cuda" and installed("triton"):
+        if capturing.device.type == "cuda":
             from plugins.runners.cuda_graph import kernels
 
             self._ends = kernels
@@ -90,7 +92,7 @@ class Graphs:
         if size in self._graphs:
             return
         step, static = self.step, StaticBatch(self._buffers, size)
-        static.load(None)
+        static.mail.rest(size)
 
         def begin() -> None:
             self._ends.begin(static)
@@ -100,6 +102,8 @@ class Graphs:
             logits = step.logits(step.forward(static.batch), static.batch)
             if self._samples:
                 self._sample(static, static.rows, logits)
+            else:
+                self._ends.pass_on(static)
             return logits
 
         def whole() -> Tensor:
@@ -113,6 +117,7 @@ class Graphs:
             rows = static.rows.with_truncation()
             again = capture(lambda: self._sample(static, rows, parts[-1].result))
         parts[-1].let_go()
+        static.mail.rest(size)  # the captured work has run once
         self._graphs[size] = Graph(static, parts, self._samples, again)
 
     def _sample(self, static: StaticBatch, rows: CapturedRows, logits: Tensor | None) -> None:

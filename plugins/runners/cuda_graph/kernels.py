@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 
 from core.triton_launch import Launcher
+from plugins.runners.cuda_graph import ends
+from plugins.runners.cuda_graph.mail import SLOTS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,9 +23,11 @@ PLACED = 256  # tokens, and entries of a page table, that a program of `_place` 
 
 def begin(static: StaticBatch) -> None:
     """See `ends.begin`. Of the page tables only what a context reaches is copied."""
-    tables, batch, meta = static.tables, static.batch, static.meta
+    tables, batch, meta, mail = static.tables, static.batch, static.meta, static.mail
     _begin[(static.size,)](
-        static.news,
+        mail.news,
+        mail.news.stride(0),
+        mail.turn,
         static.size,
         tables.history,
         tables.history.stride(0),
@@ -55,9 +59,18 @@ def finish(static: StaticBatch, drawn: Tensor, logits: Tensor) -> None:
         static.rows.index,
         static.rows.positions,
         static.ids,
+        static.mail.ids,
+        static.mail.ids.stride(0),
+        static.mail.turn,
+        SLOTS=SLOTS,
         WHOLE=logits.shape[1] == static.vocab_size,
         num_warps=1,
     )
+
+
+def pass_on(static: StaticBatch) -> None:
+    """See `ends.pass_on`."""
+    ends.pass_on(static)
 
 
 def place(static: Batch, batch: Batch) -> None:
@@ -81,9 +94,11 @@ def place(static: Batch, batch: Batch) -> None:
     )
 
 
-@triton.jit(do_not_specialize=["size", "page_size"])
+@triton.jit(do_not_specialize=["news_stride", "size", "page_size"])
 def _begin(
     news,
+    news_stride,
+    turn,
     size,
     history,
     history_stride,
@@ -102,6 +117,9 @@ def _begin(
 ):
     """One program a request."""
     s = tl.program_id(0)
+    slot = tl.load(turn)
+    tl.store(turn + 1, slot)  # all programs store the same
+    news += slot * news_stride
     row = tl.load(news + s).to(tl.int64)
     length = tl.load(news + size + s)
     page = tl.load(news + 2 * size + s)
@@ -140,16 +158,25 @@ def _finish(
     index,
     ends,
     ids,
+    mail,
+    mail_stride,
+    turn,
+    SLOTS: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
     """One program a request."""
     s = tl.program_id(0)
+    slot = tl.load(turn + 1)
     token = tl.load(drawn + s).to(tl.int64)
     good = token >= 0
     if WHOLE:
         value = tl.load(logits + s.to(tl.int64) * logits_stride + tl.maximum(token, 0))
         good = good & (tl.abs(value.to(tl.float32)) < float("inf"))  # false for NaN
-    tl.store(ids + s, tl.where(good, token, -1).to(tl.int32))
+    found = tl.where(good, token, -1).to(tl.int32)
+    tl.store(ids + s, found)
+    tl.store(mail + slot * mail_stride + s, found)
+    if s == 0:
+        tl.store(turn, (slot + 1) % SLOTS)  # which no program of this kernel reads
     place = tl.load(index + s) * history_stride + tl.load(ends + s)
     tl.store(history + place, tl.where(good, token, 0).to(tl.int32))
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from core.fusing import value_of
-from core.importing import installed
 from core.types import AttentionMetadata, Batch
 from plugins.runners.cuda_graph import ends
 
@@ -75,7 +74,7 @@ class PromptGraphs:
         self.sizes = token_sizes(most)
         self._shared = _buffers(step, most_requests(most, limits), most)
         self._place: Any = ends.place
-        if capturing.device.type == "cuda" and installed("triton"):
+        if capturing.device.type == "cuda":
             from plugins.runners.cuda_graph import kernels
 
             self._place = kernels.place

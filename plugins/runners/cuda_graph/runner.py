@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from core.errors import UserError
+from core.importing import installed
 from core.interfaces import Runner, Sampled
 from core.settings.ranges import parse_bytes
 from plugins.runners.cuda_graph.capture import capturing_on
@@ -123,6 +124,8 @@ class CudaGraph(Runner):
         self.close()
         capturing = capturing_on(step.rows.history.device)
         rigid = [f"attention by {type(b).__name__}" for b in step.backends if not b.graphable]
+        if capturing is not None and capturing.device.type == "cuda" and not installed("triton"):
+            rigid.append("a step without the package triton")
         if not step.comm.graphable:
             rigid.append(f"the way in which ranks talk, {type(step.comm).__name__},")
         if capturing is None or rigid:
@@ -172,9 +175,9 @@ class CudaGraph(Runner):
     def decode(self, decodes: Decodes) -> Sampled:
         assert self._graphs is not None
         graph = self._graphs.fitting(len(decodes.rows))
-        ids = graph.replay(decodes)
-        if ids is not None:
-            return Sampled(ids)
+        sampled = graph.replay(decodes)
+        if sampled is not None:
+            return sampled
         batch = replace(graph.static.batch, rows=decodes.sampled)
         return self.step.sample(graph.logits[: len(decodes.rows)], batch)
 
