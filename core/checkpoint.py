@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
+from core.json_files import read_json
 
 if TYPE_CHECKING:
     from core.config import ModelConfig
@@ -56,8 +56,7 @@ class Checkpoint:
 
     def generation_file(self) -> dict[str, Any]:
         """generation_config.json of the folder, also when its sampling defaults are not used."""
-        path = self.path / "generation_config.json"
-        return read_json(path) if path.is_file() else {}
+        return read_json(self.path / "generation_config.json", optional=True)
 
 
 def open_checkpoint(model: ModelConfig) -> Checkpoint:
@@ -85,8 +84,7 @@ def _generation(path: Path, choice: str) -> dict[str, Any]:
     if choice == "none":
         return {}
     if choice == "auto":
-        file = path / "generation_config.json"
-        return read_json(file) if file.is_file() else {}
+        return read_json(path / "generation_config.json", optional=True)
     file = Path(choice).expanduser()
     if file.is_dir():
         file = file / "generation_config.json"
@@ -142,17 +140,6 @@ def _from_hub(name: str, key: str) -> Path:
             f"({type(error).__name__}: {reason}). Check the name, or download it and give "
             "its folder."
         ) from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. UserError names the file and the place of a mistake."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(value, dict):
-        raise UserError(f"{path} must hold a JSON object, not {type(value).__name__}.")
-    return value
 
 
 def _listing(path: Path) -> str:

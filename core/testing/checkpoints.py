@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core.checkpoint import read_json
+from core.json_files import read_json
 
 SIZES = {
     "vocab_size": 301,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
+from core.json_files import read_json
 from core.text.unicode import whole_text
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def read_tokenizer(path: str | Path) -> TokenizerFiles:
     folder, vocabulary = (path.parent, path) if path.is_file() else (path, path / "tokenizer.json")
     if not folder.is_dir():
         raise UserError(f"{path}: no such directory, so no tokenizer. {IDS_STILL_WORK}")
-    config = _read_json(folder / "tokenizer_config.json")
+    config = read_json(folder / "tokenizer_config.json", optional=True)
     own_code = _names_own_code(config)
     if not vocabulary.is_file():
         if own_code:
@@ -70,18 +70,6 @@ def read_tokenizer(path: str | Path) -> TokenizerFiles:
     raw.encode_special_tokens = bool(config.get("split_special_tokens", False))
     special_tokens = {key: text for key, text in named if key.endswith("_token")}
     return TokenizerFiles(raw, special_tokens, _chat_templates(folder, config))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:
-        raise UserError(f"{path}: cannot be read as JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: holds a {type(value).__name__}, not a JSON object.")
-    return value
 
 
 def _names_own_code(config: Mapping[str, Any]) -> bool:
@@ -108,7 +96,7 @@ def _named_tokens(folder: Path, config: Mapping[str, Any]) -> list[tuple[str, st
     """Pairs such as ("eos_token", "<|im_end|>"); extra special tokens have the key ""."""
     entries = dict(config)
     if "added_tokens_decoder" not in config:  # before transformers 4.34 they stood in this file
-        entries |= _read_json(folder / "special_tokens_map.json")
+        entries |= read_json(folder / "special_tokens_map.json", optional=True)
     named = []
     for key, value in entries.items():
         if key in ("extra_special_tokens", "additional_special_tokens"):

@@ -38,7 +38,7 @@ class ReduceScatter(Guard):
 
 
 class AllGather(Guard):
-    """Cut outputs become whole on every rank, each part of a packed layer on its own."""
+    """Cut outputs become whole on every rank without padding, each part of a packed layer alone."""
 
     def bind(self, comm: Communicator, cuts: Sequence[Partition | None], options: Any) -> None:
         super().bind(comm, cuts, options)

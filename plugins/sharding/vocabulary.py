@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from core.parallel import Communicator, Guard, Partition, Sharding
-from core.parallel.guards import gathered_order, reordered
-from plugins.sharding.linear import not_linear
+from core.parallel.guards import reordered
+from plugins.sharding.linear import AllGather, not_linear
 
 
 class MaskedLookup(Guard):
@@ -32,27 +32,14 @@ class MaskedLookup(Guard):
         return self._comm.all_reduce(torch.where(mine.unsqueeze(-1), rows, 0))
 
 
-class GatherLogits(Guard):
-    """Logits of the whole vocabulary on every rank, padding trimmed."""
-
-    def bind(self, comm: Communicator, cuts: Sequence[Partition | None], options: Any) -> None:
-        super().bind(comm, cuts, options)
-        (cut,) = cuts
-        assert cut is not None
-        self._sizes, self._order = cut.local, gathered_order(cut)
-
-    def forward(self, x: Tensor) -> Tensor:
-        local = super().forward(x)  # type: ignore[misc]
-        return reordered(self._comm.all_gather(local, self._sizes), self._order)
-
-
-class GatherLogitsToFirst(GatherLogits):
+class GatherToFirst(AllGather):
     """Logits of the whole vocabulary on rank 0; the others get a tensor without columns."""
 
     def forward(self, x: Tensor) -> Tensor:
-        local = super(GatherLogits, self).forward(x)  # type: ignore[misc]
-        whole = self._comm.gather(local, self._sizes)
-        return local[..., :0] if whole is None else reordered(whole, self._order)
+        local = super(AllGather, self).forward(x)  # type: ignore[misc]
+        ((sizes, order),) = self._gathers
+        whole = self._comm.gather(local, sizes)
+        return local[..., :0] if whole is None else reordered(whole, order)
 
 
 class Vocab(Sharding):
@@ -91,7 +78,7 @@ class VocabHead(Sharding):
 
     @property
     def guard(self) -> type[Guard] | None:
-        return {"all": GatherLogits, "rank0": GatherLogitsToFirst}.get(self.options.gather)
+        return {"all": AllGather, "rank0": GatherToFirst}.get(self.options.gather)
 
     def accepts(self, module: Any) -> str | None:
         return not_linear(module)

@@ -92,7 +92,7 @@ BUGS: list[tuple[Any, str, str, str]] = [
     (linear.AllReduce, "forward", "self._comm.all_reduce", ""),
     (vocabulary.MaskedLookup, "forward", "torch.where(mine.unsqueeze(-1), rows, 0)", "rows"),
     (vocabulary.MaskedLookup, "forward", "ids < self._last", "ids <= self._last"),
-    (vocabulary.GatherLogits, "forward", "reordered(", "(lambda x, order: x)("),
+    (linear.AllGather, "forward", "reordered(", "(lambda x, order: x)("),
     (partitions.Gqa, "_shared", "kv.append(((head, head + 1),))", "kv.append(((0, 1),))"),
     (partitions.Gqa, "_shared", "head * group + start, head * group + stop", "start, stop"),
     (partitions.Vocab, "cut", "min(rank * chunk, size)", "rank * size // ranks"),

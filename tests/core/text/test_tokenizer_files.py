@@ -199,8 +199,8 @@ def test_a_checkpoint_without_a_tokenizer_says_that_ids_still_work(tmp_path: Pat
     [
         ("tokenizer.json", "version https://git-lfs.github.com/spec/v1", "git-lfs"),
         ("tokenizer.json", '{"version": "1.0"}', "cannot be read as a tokenizer"),
-        ("tokenizer_config.json", "{", "cannot be read as JSON"),
-        ("tokenizer_config.json", "[]", "holds a list"),
+        ("tokenizer_config.json", "{", "cannot be read: "),
+        ("tokenizer_config.json", "[]", "JSON object, not list"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, name: str, content: str, part: str) -> None:

@@ -1,4 +1,4 @@
-"""The carried norm: a norm whose scale of the rows is left to the product behind it.
+"""A norm that is carried: a norm whose scale of the rows is left to the product behind it.
 
 RMSNorm is a factor for each column, its weight, and a factor for each row, which commutes with a
 matrix product. So whoever writes the sum that is normed also writes it times the weight, and sums
@@ -13,10 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import triton
-import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from core.fusing import Waiting
 
@@ -33,28 +30,3 @@ class Carried(Waiting):
 
     def compute(self) -> Tensor:
         return self._normed(self)
-
-
-@triton.jit(do_not_specialize=["eps", "parts"])
-def scaled(
-    x,  # [T, N]
-    squares,  # [T, parts] float32
-    out,  # [T, N]
-    eps,
-    parts,
-    N: tl.constexpr,
-    BLOCK: tl.constexpr,  # power of two, at least N
-    PARTS: tl.constexpr,  # power of two, at least `parts`
-    launch_pdl: tl.constexpr,
-):
-    """Grid (T,)."""
-    if launch_pdl:
-        gdc_launch_dependents()
-        gdc_wait()
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    part = tl.arange(0, PARTS)
-    value = tl.load(x + row * N + column, mask=column < N, other=0.0).to(tl.float32)
-    squared = tl.load(squares + row * parts + part, mask=part < parts, other=0.0)
-    scale = tl.rsqrt(tl.sum(squared, 0) / N + eps)
-    tl.store(out + row * N + column, value * scale, mask=column < N)

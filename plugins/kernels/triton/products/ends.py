@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+HELD = tl.constexpr(4096)  # numbers that a program can hold beside its sums
 
 
 @triton.jit
@@ -20,12 +23,20 @@ def prefetch(address):
 
 
 @triton.jit
-def squares_of(squares, m, live, parts, PARTS: tl.constexpr, SCALE: tl.constexpr):
-    """The partial sums of squares [BM, PARTS] of the rows of x, on their way."""
-    if SCALE:
-        part = tl.arange(0, PARTS)[None, :]
-        at = squares + m[:, None] * parts + part
-        return tl.load(at, mask=live[:, None] & (part < parts), other=0.0)
+def squares_of(squares, m, live, parts, BM: tl.constexpr, PARTS: tl.constexpr):
+    """The partial sums of squares [BM, PARTS] of the rows of x."""
+    part = tl.arange(0, PARTS)[None, :]
+    at = squares + m[:, None] * parts + part
+    return tl.load(at, mask=live[:, None] & (part < parts), other=0.0)
+
+
+@triton.jit
+def early_squares(
+    squares, m, live, parts, BM: tl.constexpr, PARTS: tl.constexpr, SCALE: tl.constexpr
+):
+    """They are asked for before the products, if a program can hold them until after those."""
+    if SCALE and BM * PARTS <= HELD:
+        return squares_of(squares, m, live, parts, BM, PARTS)
     else:
         return tl.zeros([1, 1], tl.float32)
 
@@ -34,7 +45,8 @@ def squares_of(squares, m, live, parts, PARTS: tl.constexpr, SCALE: tl.constexpr
 def finish(
     acc,  # [BM, BN] float32
     up,  # the same of the second half, if SILU
-    squared,  # [BM, PARTS], if SCALE
+    squared,  # what `early_squares` gave
+    squares,
     bias,
     gain,
     out,
@@ -44,9 +56,12 @@ def finish(
     n,  # [BN] columns
     live,
     eps,
+    parts,
     N: tl.constexpr,
     K: tl.constexpr,
+    BM: tl.constexpr,
     BN: tl.constexpr,
+    PARTS: tl.constexpr,
     BIAS: tl.constexpr,
     SCALE: tl.constexpr,
     SILU: tl.constexpr,
@@ -59,6 +74,8 @@ def finish(
         there = there & (n < N)[None, :]
         column = tl.minimum(n, N - 1)
     if SCALE:
+        if BM * PARTS > HELD:
+            squared = squares_of(squares, m, live, parts, BM, PARTS)
         scale = tl.rsqrt(tl.sum(squared, 1) / K + eps)[:, None]
         acc = acc * scale
         if SILU:
@@ -86,6 +103,7 @@ def settle(
     acc,  # these as in `finish`
     up,
     squared,
+    squares,
     bias,
     gain,
     out,
@@ -97,11 +115,13 @@ def settle(
     n,
     live,
     eps,
+    parts,
     N: tl.constexpr,
     K: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
     S: tl.constexpr,
+    PARTS: tl.constexpr,
     BIAS: tl.constexpr,
     SCALE: tl.constexpr,
     SILU: tl.constexpr,
@@ -125,12 +145,37 @@ def settle(
             for i in tl.static_range(S):  # .cg: not from this multiprocessor's own cache
                 acc += tl.load(mine + i * (BM * BN), cache_modifier=".cg")
             finish(
-                acc, up, squared, bias, gain, out, carried, out_squares, m, n, live, eps,
-                N, K, BN, BIAS, SCALE, SILU, ADD,
+                acc, up, squared, squares, bias, gain, out, carried, out_squares, m, n, live, eps,
+                parts, N, K, BM, BN, PARTS, BIAS, SCALE, SILU, ADD,
             )  # fmt: skip
             tl.store(arrivals + tile, 0)
     else:
         finish(
-            acc, up, squared, bias, gain, out, carried, out_squares, m, n, live, eps,
-            N, K, BN, BIAS, SCALE, SILU, ADD,
+            acc, up, squared, squares, bias, gain, out, carried, out_squares, m, n, live, eps,
+            parts, N, K, BM, BN, PARTS, BIAS, SCALE, SILU, ADD,
         )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["eps", "parts"])
+def scaled(
+    x,  # [T, N]
+    squares,  # [T, parts] float32
+    out,  # [T, N]
+    eps,
+    parts,
+    N: tl.constexpr,
+    BLOCK: tl.constexpr,  # power of two, at least N
+    PARTS: tl.constexpr,  # power of two, at least `parts`
+    launch_pdl: tl.constexpr,
+):
+    """What was carried, as a norm apart would have left it. Grid (T,)."""
+    if launch_pdl:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    part = tl.arange(0, PARTS)
+    value = tl.load(x + row * N + column, mask=column < N, other=0.0).to(tl.float32)
+    squared = tl.load(squares + row * parts + part, mask=part < parts, other=0.0)
+    scale = tl.rsqrt(tl.sum(squared, 0) / N + eps)
+    tl.store(out + row * N + column, value * scale, mask=column < N)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from core.triton_launch import Launcher, power_of_two
 from plugins.kernels.triton.products import recipes
-from plugins.kernels.triton.products.carried import Carried, scaled
+from plugins.kernels.triton.products.carried import Carried
+from plugins.kernels.triton.products.ends import scaled
 from plugins.kernels.triton.products.loop import loop
 from plugins.kernels.triton.products.once import once
 from plugins.kernels.triton.products.rows import BLOCK, rows
@@ -88,7 +89,7 @@ class Products:
         eps, parts = (0.0, 1) if norm is None else (norm.eps, norm.squares.shape[1])
         sizes = (shape.outputs, shape.inputs, x.stride(0), work.weight.stride(0))
         flags = (
-            power_of_two(parts),
+            _room_for(parts),
             work.bias is not None,
             norm is not None,
             work.gated,
@@ -132,7 +133,7 @@ class Products:
             (tokens, 1, 1),
             (norm.x, norm.squares, out),
             (norm.eps, parts),
-            (size, block, power_of_two(parts)),
+            (size, block, _room_for(parts)),
             warps=min(max(block // 256, 1), 16),
             pdl=self.pdl,
         )
@@ -152,3 +153,11 @@ class Products:
                 torch.zeros(TILES, dtype=torch.int32, device=x.device),
             )
         return self._rooms[x.device]
+
+
+def _room_for(parts: int) -> int:
+    """A power of two from `parts` up. Few of them: every one is a variant of the kernels."""
+    size = 32
+    while size < parts:
+        size *= 4
+    return size

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from plugins.kernels.triton.products.ends import prefetch, settle, squares_of
+from plugins.kernels.triton.products.ends import early_squares, prefetch, settle
 
 LINE = tl.constexpr(64)  # elements of two bytes in a line of the cache
 
@@ -71,7 +71,7 @@ def loop(
                 prefetch((mine + N * W_STRIDE).to(tl.int64))
     if launch_pdl:
         gdc_wait()
-    squared = squares_of(squares, m, live, parts, PARTS, SCALE)
+    squared = early_squares(squares, m, live, parts, BM, PARTS, SCALE)
     w_at = weight + row.to(tl.int64)[None, :] * W_STRIDE + c[:, None]
     up_at = w_at + N * W_STRIDE
     x_at = x + m[:, None] * X_STRIDE + c[None, :]
@@ -92,6 +92,6 @@ def loop(
                 w = tl.load(up_at + k, mask=here[:, None], other=0.0)
                 up = tl.dot(x_k, w, up, input_precision="ieee")
     settle(
-        acc, up, squared, bias, gain, out, carried, out_squares, partial, arrivals, m, n, live, eps,
-        N, K, BM, BN, S, BIAS, SCALE, SILU, ADD,
+        acc, up, squared, squares, bias, gain, out, carried, out_squares, partial, arrivals,
+        m, n, live, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE, SILU, ADD,
     )  # fmt: skip

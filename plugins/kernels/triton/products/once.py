@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from plugins.kernels.triton.products.ends import settle, squares_of
+from plugins.kernels.triton.products.ends import early_squares, settle
 
 
 @triton.jit(do_not_specialize=["tokens", "parts", "eps"])
@@ -74,7 +74,7 @@ def once(
                 ups = ups + (tl.load(up_at + k * BK, mask=here, other=0.0),)
     if launch_pdl:
         gdc_wait()
-    squared = squares_of(squares, m, live, parts, PARTS, SCALE)
+    squared = early_squares(squares, m, live, parts, BM, PARTS, SCALE)
     x_at = x + m[:, None] * X_STRIDE + c[None, :]
     xs = ()
     for k in tl.static_range(BLOCKS):
@@ -105,6 +105,6 @@ def once(
         for i in tl.static_range(1, CHAINS):
             up += up_sums[i]
     settle(
-        acc, up, squared, bias, gain, out, carried, out_squares, partial, arrivals, m, n, live, eps,
-        N, K, BM, BN, S, BIAS, SCALE, SILU, ADD,
+        acc, up, squared, squares, bias, gain, out, carried, out_squares, partial, arrivals,
+        m, n, live, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE, SILU, ADD,
     )  # fmt: skip

@@ -95,10 +95,10 @@ class PaddingKept(vocabulary.VocabHead):
         return Untrimmed if self.options.gather == "all" else super().guard
 
 
-class Untrimmed(vocabulary.GatherLogits):
+class Untrimmed(linear.AllGather):
     def bind(self, comm, cuts, options):
         super().bind(comm, cuts, options)
-        self._order = [(0, sum(self._sizes))]
+        self._gathers = [(sizes, [(0, sum(sizes))]) for sizes, _ in self._gathers]
 
 
 @sharding.register("experts-not-added")
