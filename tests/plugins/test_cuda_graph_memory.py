@@ -51,6 +51,7 @@ def test_an_engine_that_closes_leaves_nothing_without_a_collection(
 ) -> None:
     if device == "cpu":
         monkeypatch.setattr(runner_module, "capturing_on", lambda _: Forgetful())
+    engine(checkpoint, device, pages=40).close()  # libraries keep memory that a process has once
     gc.collect()
     before = torch.cuda.memory_allocated() if device != "cpu" else 0
     llm = engine(checkpoint, device, pages=40)
@@ -65,7 +66,7 @@ def test_an_engine_that_closes_leaves_nothing_without_a_collection(
         llm.close()
         assert [ref() for ref in left] == [None] * len(left)
         if device != "cpu":
-            assert torch.cuda.memory_allocated() - before < 16 << 20  # of libraries
+            assert torch.cuda.memory_allocated() - before < 1 << 20
             assert gc.get_freeze_count() == 0
     finally:
         gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -33,13 +34,14 @@ class Capturing:
     """Captures work on one stream into one pool of memory, which all graphs share.
 
     Graphs that share a pool must not run at the same time, and overwrite each other's results. The
-    first should be the largest: what it has freed is where the others find their memory. cuBLAS
-    keeps a workspace for each stream, whose address is in the graphs: so there is one stream.
+    first should be the largest: what it has freed is where the others find their memory. A pool
+    ends with the last of its graphs. cuBLAS keeps a workspace for each stream, for as long as the
+    process lives, and its address is in the graphs: so there is one stream.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = _stream(device)
         self._pool: Any = torch.cuda.graph_pool_handle()
 
     @torch.inference_mode()
@@ -73,6 +75,11 @@ class Capturing:
         """Give back the memory that first runs have left behind on this stream."""
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
+
+
+@lru_cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
 
 
 def capturing_on(device: torch.device) -> Capturing | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from core.interfaces import Sampled
 from core.sampling import columns
 from plugins.runners.cuda_graph import ends
 from plugins.runners.cuda_graph.buffers import Buffers, StaticBatch
-from plugins.runners.cuda_graph.sizes import chosen, thinned
+from plugins.runners.cuda_graph.sizes import chosen, measured, thinned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -126,13 +125,8 @@ class Graphs:
         self._ends.finish(static, rows.drawn, logits)
 
     def measure(self) -> tuple[int, int]:
-        """Capture the two largest. -> bytes of the first, and of each one after it."""
-        used = [self._capturing.used()]
-        for size in reversed(self.sizes[-2:]):
-            self.capture(size)
-            used.append(self._capturing.used())
-        taken = [max(after - before, 0) for before, after in pairwise(used)]
-        return taken[0], taken[1] if len(taken) > 1 else 0
+        """Capture some. -> bytes of the first, and of each one after it."""
+        return measured(self.sizes, self.capture, self._capturing.used)
 
     def thin_out(self, count: int) -> None:
         """Do with so many sizes."""

@@ -7,7 +7,6 @@ takes for a short prompt. What follows them is a dozen, and depends on what requ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import torch
 from core.fusing import value_of
 from core.types import AttentionMetadata, Batch
 from plugins.runners.cuda_graph import ends
+from plugins.runners.cuda_graph.sizes import measured
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -129,13 +129,9 @@ class PromptGraphs:
             self.capture(size)
 
     def measure(self) -> int:
-        """Bytes that all take: the largest, and for each of the others what the next one took."""
-        used = [self._capturing.used()]
-        for size in reversed(self.sizes[-2:]):
-            self.capture(size)
-            used.append(self._capturing.used())
-        taken = [max(after - before, 0) for before, after in pairwise(used)]
-        return taken[0] + sum(taken[1:]) * (len(self.sizes) - 1)
+        """Capture some. -> bytes that all take."""
+        first, each = measured(self.sizes, self.capture, self._capturing.used)
+        return first + each * (len(self.sizes) - 1)
 
     def close(self) -> None:
         """Drop all graphs."""

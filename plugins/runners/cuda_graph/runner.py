@@ -149,6 +149,7 @@ class CudaGraph(Runner):
         """Do with fewer sizes; steps with prompts are not captured if that takes half of it all."""
         limit, broadcast = parse_bytes(memory), graphs.step.comm.broadcast_object
         # all ranks must replay the same size, whatever each of them has measured
+        first, each = graphs.measure()
         if prompts is not None:
             taken = broadcast(prompts.measure())
             if 2 * taken > limit:
@@ -156,7 +157,6 @@ class CudaGraph(Runner):
                 prompts = None
             else:
                 limit -= taken
-        first, each = graphs.measure()
         fit = broadcast(1 + (limit - first) // max(each, 1))
         if fit < 1:
             raise UserError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 DENSE = [1, 2, 4, *range(8, 257, 8)]
@@ -34,3 +34,19 @@ def thinned(sizes: Sequence[int], count: int) -> list[int]:
         waste = [after / size for size, after in pairwise(left)]
         del left[waste.index(min(waste))]
     return left
+
+
+def measured(
+    sizes: Sequence[int], capture: Callable[[int], None], used: Callable[[], int]
+) -> tuple[int, int]:
+    """Capture three of ascending `sizes`: the two largest and the middle one.
+
+    -> bytes that the first took, and the most that one of the others did, by what is `used`.
+    """
+    some = list(dict.fromkeys([*sizes[:-3:-1], sizes[len(sizes) // 2]]))
+    taken = []
+    for size in some:
+        before = used()
+        capture(size)
+        taken.append(max(used() - before, 0))
+    return taken[0], max(taken[1:], default=0)

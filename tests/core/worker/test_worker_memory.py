@@ -129,8 +129,8 @@ def test_the_footprint_is_what_torch_sees_during_the_largest_steps(checkpoint, d
     params = SamplingParams(max_tokens=4)
     with LLM(checkpoint, device=device, max_num_seqs=64, runner="eager") as llm:
         worker: Worker = llm.engine.executor._worker
-        before = torch.cuda.memory_allocated()
         assert llm.generate([[1, 2, 3]], params, use_tqdm=False)[0].outputs[0].token_ids
+        before = torch.cuda.memory_allocated()  # with the libraries' own, which stays
         assert worker.limits.pages == 64 * -(-256 // worker.page_size)
         torch.cuda.reset_peak_memory_stats()
         llm.generate([[1] * 200] * 64, params, use_tqdm=False)
