@@ -148,7 +148,8 @@ class Bench:
             return x if device.type == "meta" else x.normal_(0, 0.02)
 
         x, gain = random(tokens, shape.inputs), random(shape.outputs)
-        carried = Carried(x, random(tokens, 32, dtype=torch.float32).abs(), 1e-6, lambda c: c.x)
+        squares = random(tokens, self.parts(kind, tokens), dtype=torch.float32).abs()
+        carried = Carried(x, squares, 1e-6, lambda c: c.x)
         residual = random(tokens, shape.outputs)
         launches = self.step.kernels.fused._launches(x)
 
@@ -162,6 +163,14 @@ class Bench:
                     launches(Work(x, weight, None, carried, shape.gated), how)
 
         return self.time(run) * 1e3 / len(weights)
+
+    def parts(self, kind: str, tokens: int) -> int:
+        """Sums of squares that the product before leaves a row."""
+        shape = self.shapes["o" if kind == "gate_up" else "down"]
+        how = Recipes().of(shape, tokens)
+        if how is None:
+            return 1
+        return -(-shape.outputs // (how.each * how.warps if isinstance(how, Rows) else how.outputs))
 
     def table(self, tokens: int) -> None:
         for kind, shape in self.shapes.items():

@@ -17,7 +17,7 @@ from plugins.kernels.triton.products.rows import BLOCK, rows
 
 _rows, _once, _loop, _scaled = map(Launcher, (rows, once, loop, scaled))
 
-HELD = 24  # pieces of 16 bytes that a thread of `rows` holds before it waits
+HELD = 22  # pieces of 16 bytes that a thread of `rows` holds: it has 128 registers at most then
 ROOM = 1 << 22  # numbers in the parts of split products
 TILES = 1 << 13  # of split products
 

@@ -18,7 +18,7 @@ SMALL = 16 << 20  # bytes of a weight that is read in a few microseconds
 class Rows:
     """Without the matrix units (`rows`)."""
 
-    each: int  # rows of the weight of a warp
+    each: int  # rows of the weight of a warp: 1, 2 or 4
     warps: int
 
 

@@ -43,6 +43,19 @@ def _more(sums, weight, x, W: tl.constexpr, MB: tl.constexpr):
     return sums + tl.sum(tl.reshape(weight.to(tl.float32) * x, [W, MB, BLOCK // 8, 8]), 3)
 
 
+@triton.jit
+def _side_by_side(x, EACH: tl.constexpr):
+    """1, 2 or 4 tiles [W, MB], summed over their last dimension -> [W, MB, EACH]."""
+    if EACH == 1:
+        return tl.sum(x[0], 2)[:, :, None]
+    elif EACH == 2:
+        return tl.join(tl.sum(x[0], 2), tl.sum(x[1], 2))
+    else:
+        even = tl.join(tl.sum(x[0], 2), tl.sum(x[2], 2))
+        odd = tl.join(tl.sum(x[1], 2), tl.sum(x[3], 2))
+        return tl.reshape(tl.join(even, odd), [even.shape[0], even.shape[1], 4])
+
+
 @triton.jit(do_not_specialize=["eps", "parts", "zero"])
 def rows(
     x,  # [M, K]
@@ -83,27 +96,26 @@ def rows(
     token = tl.arange(0, MB)[None, :, None]
     column = tl.arange(0, BLOCK)[None, None, :]
     m = tl.arange(0, MB)
-    n = first + tl.arange(0, W)[:, None]
+    n = first + warp * EACH + tl.arange(0, EACH)[None, None, :]  # [W, 1, EACH]
+    there = (tl.arange(0, MB)[None, :, None] < M) & (n < N)
+    place = n
+    if not EVEN:
+        place = tl.minimum(n, N - 1)
     at = ()
     up_at = ()
-    biases = ()
-    up_biases = ()
-    gains = ()
     for j in tl.static_range(EACH):
-        row = first + j * W + warp
-        place = n + j * W
+        row = first + warp * EACH + j
         if not EVEN:
             row = tl.minimum(row, N - 1)
-            place = tl.minimum(place, N - 1)
         at = at + (weight + row.to(tl.int64) * W_STRIDE + column,)
         if SILU:
             up_at = up_at + (weight + (row.to(tl.int64) + N) * W_STRIDE + column,)
-        if BIAS:
-            biases = biases + (tl.load(bias + place).to(tl.float32),)
-            if SILU:
-                up_biases = up_biases + (tl.load(bias + N + place).to(tl.float32),)
-        if ADD:
-            gains = gains + (tl.load(gain + place).to(tl.float32),)
+    if BIAS:
+        shift = tl.load(bias + place).to(tl.float32)
+        if SILU:
+            up_shift = tl.load(bias + N + place).to(tl.float32)
+    if ADD:
+        factor = tl.load(gain + place).to(tl.float32)
     ws = ()
     ups = ()
     for k in tl.static_range(EAGER):
@@ -123,11 +135,9 @@ def rows(
         part = tl.arange(0, PARTS)[None, :]
         squared = tl.load(squares + m[:, None] * parts + part,
                           mask=(part < parts) & (m < M)[:, None], other=0.0)  # fmt: skip
-    old = ()
+    to = token * N + n
     if ADD:
-        for j in tl.static_range(EACH):
-            there = (m < M)[None, :] & (n + j * W < N)
-            old = old + (tl.load(out + m[None, :] * N + n + j * W, mask=there, other=0.0),)
+        old = tl.load(out + to, mask=there, other=0.0).to(tl.float32)
     sums = ()
     up_sums = ()
     for _ in tl.static_range(EACH):
@@ -151,26 +161,23 @@ def rows(
                     up = _block(up_at[j], column, k, K)
                 up_sums = up_sums[:j] + (_more(up_sums[j], up, x_k, W, MB),) + up_sums[j + 1 :]
 
-    scale = tl.full([1, MB], 1.0, tl.float32)
+    y = _side_by_side(sums, EACH)
     if SCALE:
-        scale = tl.rsqrt(tl.sum(squared, 1) / K + eps)[None, :]
-    total = tl.zeros([W, MB], tl.float32)
-    for j in tl.static_range(EACH):
-        y = tl.sum(sums[j], 2) * scale
+        scale = tl.rsqrt(tl.sum(squared, 1) / K + eps)[None, :, None]
+        y = y * scale
+    if BIAS:
+        y += shift
+    if SILU:
+        z = _side_by_side(up_sums, EACH)
+        if SCALE:
+            z = z * scale
         if BIAS:
-            y += biases[j]
-        if SILU:
-            z = tl.sum(up_sums[j], 2) * scale
-            if BIAS:
-                z += up_biases[j]
-            y = y * tl.sigmoid(y) * z
-        there = (m < M)[None, :] & (n + j * W < N)
-        to = m[None, :] * N + n + j * W
-        if ADD:
-            # What is normed is the sum as the next layers will read it: rounded.
-            y = (y + old[j].to(tl.float32)).to(out.dtype.element_ty).to(tl.float32)
-            tl.store(carried + to, y * gains[j], mask=there)
-            total += tl.where(there, y * y, 0.0)
-        tl.store(out + to, y, mask=there)
+            z += up_shift
+        y = y * tl.sigmoid(y) * z
     if ADD:
-        tl.store(out_squares + m * tl.num_programs(0) + program, tl.sum(total, 0), mask=m < M)
+        # What is normed is the sum as the next layers will read it: rounded.
+        y = (y + old).to(out.dtype.element_ty).to(tl.float32)
+        tl.store(carried + to, y * factor, mask=there)
+        total = tl.sum(tl.sum(tl.where(there, y * y, 0.0), 2), 0)
+        tl.store(out_squares + m * tl.num_programs(0) + program, total, mask=m < M)
+    tl.store(out + to, y, mask=there)
