@@ -3,13 +3,13 @@
 Programmatic dependent launch (PDL, Hopper and later) lets a kernel start while the one before it
 still runs. Every kernel that takes `launch_pdl` keeps to three rules:
 
-1. It says at once that its successor may start (`gdc_launch_dependents`). That is no promise about
-   data: the successor waits for this kernel's end anyhow.
+1. It says at once that its successor may start (`gdc_launch_dependents`), unless it makes a step's
+   tensors. That is no promise about data: the successor waits for this kernel's end anyhow.
 2. It calls `gdc_wait` before its first read or write of anything that an earlier kernel touches,
    always, and outside of loops. The wait ends when the kernel before has ended, which has itself
    waited for the one before that: so kernels end in the order in which they were launched.
-3. Before the wait it reads weights, and nothing else; attention also reads what a step's first
-   kernels made. docs/decisions/0009-what-may-start-early.md says why it may.
+3. Before the wait it reads weights, and nothing else; attention also reads a step's tensors.
+   docs/decisions/0009-what-may-start-early.md says why it may.
 
 This module does not import Triton: kernels come from those who have.
 """
@@ -82,11 +82,13 @@ class Launcher:
         *,
         warps: int = 4,
         pdl: bool = False,
+        registers: int | None = None,
     ) -> None:
         """Launch on the current stream.
 
         `constants` are in the order of the kernel's parameters; with names, this is checked. The
-        last constant, if it is `launch_pdl`, gets `pdl`.
+        last constant, if it is `launch_pdl`, gets `pdl`. `registers`: the most that a thread may
+        have, the same in all launches of a kernel.
         """
         values = constants if isinstance(constants, tuple) else tuple(constants.values())
         key = (tensors[0].get_device(), warps, pdl, values, *map(_dtype, tensors))
@@ -98,7 +100,11 @@ class Launcher:
             last = (pdl,) if self.takes_pdl else ()
             variant[grid](*tensors, *numbers, *values, *last)
             return
-        options = {"launch_pdl": pdl} if self.takes_pdl else {}  # an option of the launch as well
+        options: dict[str, int] = {}
+        if self.takes_pdl:
+            options["launch_pdl"] = pdl  # it is an option of the launch as well
+        if registers is not None:
+            options["maxnreg"] = registers
         made = self.kernel[grid](*tensors, *numbers, *values, **options, num_warps=warps)
         if made is not None and usual:  # the interpreter makes nothing
             self._variants[key] = made

@@ -43,13 +43,9 @@ class Compiled(NamedTuple):
     shared: int  # bytes
 
     @property
-    def waits(self) -> bool:
-        return "griddepcontrol.wait" in self.ptx
-
-    @property
     def starts_its_successor(self) -> bool:
-        """Whether it lets the next kernel start before its own end."""
-        return "griddepcontrol.launch_dependents" in self.ptx
+        """Whether it lets the next kernel start before its own end, and says so before it waits."""
+        return "griddepcontrol.launch_dependents" in self.ptx.partition("griddepcontrol.wait")[0]
 
     def early(self) -> tuple[set[str], set[str]]:
         """The tensors that it reads, and those that it writes, on some way before it waits."""
@@ -71,6 +67,7 @@ class Compiling:
             *,
             warps: int = 4,
             pdl: bool = False,
+            registers: int | None = None,
         ) -> None:
             kernel = given.kernel
             given._check(tensors, constants, pdl)
@@ -86,7 +83,7 @@ class Compiling:
                 dict(zip(names[len(names) - len(values) :], values, strict=True)),
                 {(place,): [["tt.divisibility", 16]] for place in given.aligned},
             )
-            options = {"num_warps": warps, "launch_pdl": pdl}
+            options = {"num_warps": warps, "launch_pdl": pdl, "maxnreg": registers}
             made = compile(source, target=TARGET, options=options)
             self.made.append(Compiled(names[: len(tensors)], made.asm["ptx"], made.metadata.shared))
 

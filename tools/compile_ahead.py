@@ -59,7 +59,7 @@ def record(launches: Callable[[], None]) -> list[Job]:
             key: ("dtype", value.name) if isinstance(value, tl.dtype) else value
             for key, value in constants.items()
         }
-        chosen = {k: options[k] for k in ("num_warps", "launch_pdl") if k in options}
+        chosen = {k: options[k] for k in ("num_warps", "launch_pdl", "maxnreg") if k in options}
         job = (self.__module__, self.__name__, signature, constants, attributes, chosen)
         jobs[tuple(map(str, job))] = job
 

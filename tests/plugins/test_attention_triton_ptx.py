@@ -78,6 +78,7 @@ def test_fused_reads_only_what_is_old_before_it_waits(compiling: Compiling, batc
     (made,) = compiling.made
     # keys and values among them: the first tile is on its way
     assert made.early() == (CONSTANT, set())
+    assert made.starts_its_successor
     assert made.shared <= SHARED
 
 
@@ -93,6 +94,7 @@ def test_decode_reads_lengths_before_it_waits(compiling: Compiling, batch: int) 
     step.decode()
     (made,) = compiling.made
     assert made.early() == ({"context_ptr"}, set())
+    assert made.starts_its_successor
     assert "cp.async" in made.ptx or batch == 1, "the loop is not pipelined"
 
 

@@ -26,8 +26,10 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> Compiling:
 
 
 def waiting(compiling: Compiling) -> list[set[str]]:
-    """What each of the kernels reads before it waits; none of them writes."""
+    """What each of the kernels reads before it waits; none of them writes. All of them say that
+    their successor may start."""
     for made in compiling.made:
+        assert made.starts_its_successor
         assert "st.local" not in made.ptx
         assert made.early()[1] == set()
     return [made.early()[0] for made in compiling.made]
@@ -82,7 +84,9 @@ def test_input_preparation_reads_nothing_before_it_waits(compiling: Compiling) -
     column = meta(5, dtype=torch.int32)
     table = meta(9, 700, dtype=torch.int32)
     inputs.derive(column, column, column, table, table, 64, 20, 9, 3, True)
-    assert waiting(compiling) == [set()]
+    (made,) = compiling.made
+    assert made.early() == (set(), set())
+    assert "launch_dependents" not in made.ptx  # attention reads early what it makes
 
 
 def test_a_read_before_the_wait_is_noticed(compiling: Compiling) -> None:

@@ -1,7 +1,8 @@
 """Derives a step's tokens, positions, slots and page tables on the device, in one launch.
 
 The host sends three short columns; everything else is known there. The twin is
-`core.worker.batching.derive`.
+`core.worker.batching.derive`. Attention reads these tensors before it waits for its predecessor, so
+this kernel does not let its successor start before it has ended.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_wait
 
 from core.triton_launch import Launcher
 
@@ -38,7 +39,6 @@ def _derive(
 ):
     """Grid (B, max(longest query, width) / BLOCK)."""
     if launch_pdl:
-        gdc_launch_dependents()
         gdc_wait()
     b = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -17,7 +17,8 @@ from plugins.kernels.triton.products.rows import BLOCK, rows
 
 _rows, _once, _loop, _scaled = map(Launcher, (rows, once, loop, scaled))
 
-HELD = 22  # pieces of 16 bytes that a thread of `rows` holds: it has 128 registers at most then
+HELD = 20  # pieces of 16 bytes that a thread of `rows` holds before it waits
+REGISTERS = 128  # of such a thread: with more, fewer programs fit onto a multiprocessor
 ROOM = 1 << 22  # numbers in the parts of split products
 TILES = 1 << 13  # of split products
 
@@ -105,6 +106,7 @@ class Products:
                 (tokens, power_of_two(tokens), *sizes, how.warps, how.each, eager, *flags),
                 warps=how.warps,
                 pdl=self.pdl,
+                registers=REGISTERS,
             )
             return out, carried, squares
         tile = (how.tokens, how.outputs, how.columns, how.splits)

@@ -1,0 +1,130 @@
+"""What the compiler makes of products for Hopper. Needs Triton, and no GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+if os.environ.get("TRITON_INTERPRET") == "1":
+    pytest.skip("the interpreter compiles nothing", allow_module_level=True)
+
+# ruff: noqa: E402
+from plugins.kernels.triton.products.carried import Carried
+from plugins.kernels.triton.products.launch import HELD, Products, Work
+from plugins.kernels.triton.products.recipes import H200, Loop, Once, Recipe, Recipes, Rows, Shape
+from tests.hopper import SHARED, Compiled, Compiling, meta
+
+PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+SMALL = [  # one of each way with each end: what all of them share
+    (Shape(1024, 1024), Rows(4, 4), "carried"),
+    (Shape(1024, 1024), Rows(2, 4), "added"),
+    (Shape(1024, 512, True), Rows(2, 8), "carried"),
+    (Shape(1024, 1024), Once(16, 32, 256, 2, 2, 4), "added"),
+    (Shape(1024, 512, True), Once(16, 32, 256, 1, 4, 4), "carried"),
+    (Shape(1024, 1024), Loop(16, 16, 256, 1, 4, 2), "carried"),
+    (Shape(1024, 1024), Loop(64, 32, 256, 2, 3, 4, own=True), "added"),
+    (Shape(1024, 1024, True), Loop(32, 32, 128, 1, 4, 4, own=True), "carried"),
+    (Shape(1000, 1000), Rows(2, 4), "carried"),  # sizes that no tile divides
+    (Shape(1000, 1000), Once(16, 32, 256, 2, 2, 4), "added"),
+    (Shape(1000, 1000), Loop(32, 32, 128, 1, 4, 4, own=True), "carried"),
+]
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> Compiling:
+    return Compiling(monkeypatch)
+
+
+def made(
+    compiling: Compiling, shape: Shape, how: Recipe, end: str, tokens: int, bias: bool = False
+) -> Compiled:
+    """A product of x that is carried, or one that is added to the residual."""
+    assert how is not None
+    x, weight = meta(tokens, shape.inputs), meta(shape.outputs * (1 + shape.gated), shape.inputs)
+    b = meta(len(weight)) if bias else None
+    if end == "added":
+        work = Work(x, weight, b, None, False, meta(tokens, shape.outputs), meta(shape.outputs))
+    else:
+        squares = meta(tokens, 128 if isinstance(how, Rows) else 32, dtype=torch.float32)
+        work = Work(x, weight, b, Carried(x, squares, 1e-6, lambda norm: norm.x), shape.gated)
+    Products(True).carry(work, how)
+    return compiling.last()
+
+
+def resources(ptx: str, tmp_path: Path) -> tuple[int, int]:
+    """Registers of a thread, and bytes of them that are kept in memory."""
+    (tmp_path / "kernel.ptx").write_text(ptx)
+    said = subprocess.run(
+        [PTXAS, "-v", "--gpu-name", "sm_90a", tmp_path / "kernel.ptx", "-o", tmp_path / "cubin"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stderr
+    spilled, used = re.search(r"(\d+) bytes spill", said), re.search(r"Used (\d+) registers", said)
+    assert spilled is not None
+    assert used is not None
+    return int(used[1]), int(spilled[1])
+
+
+@pytest.mark.parametrize(("shape", "how", "end"), SMALL, ids=str)
+def test_only_what_nobody_writes_is_read_before_the_wait(
+    compiling: Compiling, shape: Shape, how: Recipe, end: str
+) -> None:
+    tokens = 1 if isinstance(how, Rows) else 8
+    one = made(compiling, shape, how, end, tokens, bias=shape.outputs == 1000)
+    read, written = one.early()
+    assert one.starts_its_successor
+    assert read <= {"weight", "bias", "gain"}
+    assert not written
+    assert ("weight" in read) == (not isinstance(how, Loop) or how.own)
+    before = one.ptx.partition("griddepcontrol.wait")[0]
+    assert "griddepcontrol.launch_dependents" in before
+    assert "cp.async" not in before
+    if isinstance(how, Rows) and shape.outputs != 1000:
+        # all of it, or as much as a thread can hold, 16 bytes at a time
+        blocks = min(shape.inputs // 256, HELD // (how.each * (1 + shape.gated)))
+        assert before.count("ld.global.v4") == blocks * how.each * (1 + shape.gated)
+    if isinstance(how, Once):
+        assert "st.shared" in before, "the weight is in shared memory before the wait"
+
+
+def test_a_row_needs_few_barriers(compiling: Compiling) -> None:
+    for shape, how, end in SMALL[:3]:
+        assert made(compiling, shape, how, end, 1).ptx.count("bar.sync") <= 4
+
+
+def tuned() -> list[tuple[Shape, int, Recipe]]:
+    found = [
+        (shape, tokens, how)
+        for shape, ways in H200.items()
+        for tokens, how in ways.items()
+        if how is not None
+    ]
+    rules = [
+        Shape(2048, 6144),
+        Shape(6144, 2048, True),
+        Shape(7168, 5120),
+        Shape(25_600, 5120, True),
+    ]
+    found += [(s, t, how) for s in rules for t in (1, 16, 64) if (how := Recipes().of(s, t))]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "tokens", "how"), tuned(), ids=str)
+def test_what_is_chosen_fits_and_keeps_to_registers(
+    compiling: Compiling, tmp_path: Path, shape: Shape, tokens: int, how: Recipe
+) -> None:
+    end = "carried" if shape.gated or shape.outputs > shape.inputs else "added"
+    one = made(compiling, shape, how, end, tokens)
+    assert one.shared <= SHARED
+    used, spilled = resources(one.ptx, tmp_path)
+    assert spilled == 0
+    if isinstance(how, Rows) and tokens == 1:
+        assert used <= 128, "fewer programs fit onto a multiprocessor"
