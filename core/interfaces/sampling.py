@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,7 +21,7 @@ class Sampled:
 
     ids: Tensor  # [S] int64
     logprobs: dict[int, list[TokenLogprobs]] | None = None  # by s; host values
-    errors: dict[int, str] | None = None  # by s: a row without any possible token, or with NaN
+    errors: Mapping[int, str] | None = None  # by s: a row without a possible token, or with NaN
 
 
 class LogitsProcessor(ABC):
@@ -63,4 +64,9 @@ class Sampler(ABC):
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: SampleRows) -> Sampled:
-        """logits [S, V], any float dtype; rows: the parameters and history of those S requests."""
+        """logits [S, V], any float dtype; rows: the parameters and history of those S requests.
+
+        A row without a possible token, or with NaN, gets a sentence in `Sampled.errors`, which ends
+        that request, and harms no other row: `core.sampling.outcome.outcome(ids, logits)` makes the
+        answer that says so.
+        """
