@@ -13,7 +13,7 @@ from core.errors import UserError
 class ModelConfig:
     """Which checkpoint to run, and how to read it."""
 
-    path: str = field(metadata={"help": "folder of the checkpoint, or its name on the hub"})
+    path: str = field(metadata={"help": "folder or file of the checkpoint, or its name on the hub"})
     tokenizer: str | None = field(
         default=None,
         metadata={"help": "where the tokenizer is, if not with the model"},

@@ -46,20 +46,32 @@ def configure(config: Config) -> None:
 
 @hookspec(firstresult=True)
 def find_model(name: str) -> Any:
-    """Return the folder (a Path) of the checkpoint that you call `name`, or None.
+    """Return the folder or file (a Path) of the checkpoint that you call `name`, or None.
 
-    Asked when `model.path` is no folder, before the hub is.
+    Asked when `model.path` or `model.tokenizer` is nothing on the disk, before the hub is.
     """
 
 
 @hookspec(firstresult=True)
 def open_weights(path: Path) -> Any:
-    """Return a weight source for the model at `path`, or None if its format is not yours."""
+    """Return a `core.parallel.Source` for the weights at `path`, or None if they are not yours.
+
+    `path`: the folder or file behind `model.path`. Asked where config.json is missing, so that
+    `Source.config()` can take its place, and once for every rank when `model.weights` is `auto`;
+    each source is closed after use. Say None quickly: every model is shown to you. A format that
+    is yours in a file that is broken is a UserError.
+    """
 
 
 @hookspec(firstresult=True)
 def open_tokenizer(path: Path) -> Any:
-    """Return a tokenizer for the model at `path`, or None if its format is not yours."""
+    """Return a `core.text.TokenizerLike` for the model at `path`, or None if it is not yours.
+
+    `path`: the folder or file behind `model.tokenizer`, or else behind `model.path`. Asked once,
+    in the engine's process. `core.text.Tokenizer` makes one of a `tokenizers.Tokenizer`, special
+    tokens and chat templates. Ends of text are those of its `eos_ids` and of the configuration's
+    `eos_token_id` together.
+    """
 
 
 @hookspec

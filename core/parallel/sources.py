@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +59,13 @@ class Source(ABC):
         up, from `seed`. Raises UserError when there is nothing that can be read.
         """
         raise NotImplementedError
+
+    def config(self) -> Mapping[str, Any] | None:
+        """What config.json would say, from a format that keeps it with the weights; else None.
+
+        Asked of a source that the hook `open_weights` gave, where there is no config.json.
+        """
+        return None
 
     @abstractmethod
     def index(self) -> Index:
