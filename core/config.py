@@ -189,7 +189,9 @@ class Config:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # the inner bytes wait until the plugins that define their classes are loaded
-        return _unpack, (tuple(self.plugins), self.strict, pickle.dumps(self.__dict__))
+        from core.plugins import words_for_others
+
+        return _unpack, (words_for_others(self.plugins), self.strict, pickle.dumps(self.__dict__))
 
 
 def _unpack(plugins: tuple[str, ...], strict: bool, state: bytes) -> Config:

@@ -33,6 +33,9 @@ ACTING = (
 )
 """Hooks that only plugins named in the configuration answer: they change or watch a run."""
 
+WATCHING = ("step_done", "request_done", "engine_stopped")
+"""Those of them that only watch: what they raise is told once, and the run goes on."""
+
 
 @hookspec
 def register(registries: Registries) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class AttentionBackend(ABC):
     """Attention over a paged cache. One instance serves one layer shape on one device."""
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
+
     @dataclass
     class Options: ...
 
@@ -45,6 +47,8 @@ class AttentionBackend(ABC):
 
 class Kernels(ABC):
     """The small operations between matrix products. `plugins/kernels/torch` is every one's twin."""
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...
@@ -110,6 +114,8 @@ class Step:
 
 class Runner(ABC):
     """Runs a step on the device: eagerly, or by replaying what it captured."""
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...

@@ -23,6 +23,8 @@ class Scheduler(ABC):
     too, but step N + 1 may be planned before step N is updated.
     """
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
+
     @dataclass
     class Options:
         max_num_seqs: int = field(
@@ -96,6 +98,8 @@ class Pending(ABC):
 
 class Executor(ABC):
     """Owns the workers: starts them, ships plans, collects results, notices a dead one."""
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class App(ABC):
     """What `run:` names: the program that uses the engine."""
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
+
     @dataclass
     class Options: ...
 
@@ -32,6 +34,7 @@ class App(ABC):
 class Architecture(ABC):
     """A model family, registered under the name in config.json's `architectures`."""
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     axes: ClassVar[Mapping[str, Any]]
     plan: ClassVar[Mapping[str, Any]]
     ignore: ClassVar[tuple[str, ...]] = ()

@@ -27,6 +27,8 @@ class Sampled:
 class LogitsProcessor(ABC):
     """Changes the logits of the rows that asked for it; runs inside the sampler, in named order."""
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
+
     @dataclass
     class Options: ...
 
@@ -49,6 +51,8 @@ class LogitsProcessor(ABC):
 class Sampler(ABC):
     """Chooses one token a row. Every rank samples the same logits, so it must be deterministic:
     draw only through `rows`, whose noise depends on a request's seed and position alone."""
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...

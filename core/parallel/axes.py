@@ -88,6 +88,7 @@ class Partitioner:
     `counts` are the values of the named config fields, in the order of the declaration.
     """
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     arity: ClassVar[int] = 1  # how many config fields, and so how many axes, are cut together
 
     @dataclass(frozen=True)

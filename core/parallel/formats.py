@@ -96,6 +96,7 @@ def expert_format(inner: Format) -> Format:
 class Quantization:
     """A storage format and the modules that compute on it; subclasses go in `quantization`."""
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     summary: ClassVar[str] = ""
 
     def __init__(self, config: Mapping[str, Any]) -> None:

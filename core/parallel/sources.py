@@ -46,6 +46,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 class Source(ABC):
     """Moves regions of checkpoint tensors to the host. Register subclasses in `sources`."""
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     finds_files: ClassVar[bool] = True  # False: it makes values up, and needs no checkpoint
 
     def __init__(self) -> None:

@@ -22,6 +22,7 @@ class Sharding:
     one instance. `dims` and `guard` are all that most strategies set.
     """
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     takes_axis: ClassVar[bool] = True
     default_axis: ClassVar[str | None] = None  # the axis when the plan names none
     composite: ClassVar[bool] = False  # a strategy over parts, such as packed
