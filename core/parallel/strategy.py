@@ -55,7 +55,8 @@ class Sharding:
         return None
 
     def layout(self) -> tuple[str, str]:
-        """Activations in and out: R replicated, S:axis cut on the last dim, P partial sums."""
+        """Activations in and out: R replicated, S:axis cut on the last dim, P partial sums, T a
+        share of the tokens, as `core.parallel.groups.rows_of` deals them out."""
         return "R", "R"
 
 
