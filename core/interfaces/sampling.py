@@ -25,7 +25,11 @@ class Sampled:
 
 
 class LogitsProcessor(ABC):
-    """Changes the logits of the rows that asked for it; runs inside the sampler, in named order."""
+    """Changes the logits of the rows that asked for it; runs inside the sampler, in named order.
+
+    Errors: what it cannot do for a request it says in `accepts`, before the request is queued. What
+    a call raises ends the request that it is raised for, and no other.
+    """
 
     interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
@@ -50,7 +54,12 @@ class LogitsProcessor(ABC):
 
 class Sampler(ABC):
     """Chooses one token a row. Every rank samples the same logits, so it must be deterministic:
-    draw only through `rows`, whose noise depends on a request's seed and position alone."""
+    draw only through `rows`, whose noise depends on a request's seed and position alone.
+
+    Errors: what it cannot do for a request it says in `accepts`, before the request is queued. A
+    row without a possible token goes into `Sampled.errors`, and ends that request. What a call
+    raises ends the requests that it is raised for, and with several ranks the engine.
+    """
 
     interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 

@@ -44,7 +44,10 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 class Source(ABC):
-    """Moves regions of checkpoint tensors to the host. Register subclasses in `sources`."""
+    """Moves regions of checkpoint tensors to the host. Register subclasses in `sources`.
+
+    Errors: a UserError says which file is missing or damaged. Whatever is raised ends the start.
+    """
 
     interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     finds_files: ClassVar[bool] = True  # False: it makes values up, and needs no checkpoint
@@ -74,7 +77,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, name: str, box: Box) -> Tensor:
-        """A region of a tensor, on the host; box () is the whole of one element.
+        """A region of the tensor called `name`, on the host; box () is the whole of one element.
 
         The caller does not write to the result and does not keep it beyond the next call.
         """

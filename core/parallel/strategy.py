@@ -20,6 +20,9 @@ class Sharding:
 
     Subclass it and register the class in `sharding`. A plan entry `name:axis?option=value` makes
     one instance. `dims` and `guard` are all that most strategies set.
+
+    Errors: `accepts` refuses a module in a sentence. What it raises while a plan is compiled ends
+    the start.
     """
 
     interface: ClassVar[int] = 1  # the version of this contract that a component was written for
@@ -55,7 +58,7 @@ class Sharding:
         return None
 
     def layout(self) -> tuple[str, str]:
-        """Activations in and out: R replicated, S:axis cut on the last dim, P partial sums, T a
+        """-> activations in and out: R replicated, S:axis cut on the last dim, P partial sums, T a
         share of the tokens, as `core.parallel.groups.rows_of` deals them out."""
         return "R", "R"
 

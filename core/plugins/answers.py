@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from core import hooks
+from core.deprecation import deprecated
 from core.errors import UserError
 from core.importing import cause
 from core.plugins.discovery import Plugin
@@ -50,6 +51,9 @@ def answers(body: object, plugin: Plugin) -> Answers:
             near = get_close_matches(hook, KNOWN, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Hooks: {', '.join(KNOWN)}."
             raise UserError(f"{hook!r} is marked @hookimpl, but there is no such hook. {hint}")
+        for (of, argument), (ends, instead) in hooks.GOING.items():
+            if of == hook and argument in inspect.signature(function).parameters:
+                deprecated(f"{plugin}: the {argument} of {hook}", ends=ends, instead=instead)
         if hook in hooks.WATCHING:
             function = _watching(function, plugin, hook)
         elif hook in hooks.OFFERING and hook != "register" and not (plugin.named or plugin.builtin):
