@@ -2,7 +2,7 @@
 
     python -m core.run examples/one_file/best_logits_strategy.yaml
 
-The YAML file beside this one gives the head its strategy. `vocab_head`, which this replaces, gathers
+The YAML file beside this one names it for the head. `vocab_head`, which this replaces, gathers
 V logits a row. Here each rank shows `keep` values with their ids: with 32 of them, for Qwen3 on two
 ranks, that is less than 1/400 of the bytes. All other logits become -inf. The likeliest tokens are
 exact, so greedy answers and any top_k up to `keep` stay as they are; log probabilities do not.
