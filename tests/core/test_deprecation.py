@@ -22,7 +22,7 @@ def old() -> None:
 
 def test_it_is_told_once_with_its_end_and_what_to_use(recwarn) -> None:
     old()
-    old()
+    deprecated("old()", ends="0.5", instead="Call new().")  # at another line
     (warning,) = recwarn
     assert warning.category is PlaitDeprecation
     assert str(warning.message) == "old() is deprecated and goes with Plait 0.5. Call new()."

@@ -48,11 +48,16 @@ def test_a_fault_on_rank_0_alone_ends_the_others(site: Site, checkpoint, device)
     assert "This is a fault of plugin 'faulty' (plait-faulty 0.7)" in message
 
 
-def test_ranks_do_not_repeat_the_warning(site: Site, config, apart, expected) -> None:
-    faulty.install(site, "import")
+@pytest.mark.parametrize("place", ["import", "hang"])
+def test_ranks_do_not_repeat_the_warning(
+    place, site: Site, config, apart, expected, monkeypatch
+) -> None:
+    monkeypatch.setenv("PLAIT_PLUGIN_SECONDS", "1")
+    faulty.install(site, place)
     run = apart(config(parallel={"tensor": 2}))
     assert (run.status, run.tokens) == (0, expected), run.err
     assert run.err.count("did not load") == 1
+    assert run.err.count("waiting for plugin 'faulty' (plait-faulty 0.7) at ") == (place == "hang")
 
 
 def test_one_request_s_fault_is_not_the_next_one_s(site: Site, checkpoint, device, expected):

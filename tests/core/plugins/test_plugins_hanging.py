@@ -93,3 +93,28 @@ def test_registering_may_not_hang_either(site: Site, write, monkeypatch) -> None
     site.metadata("plait-slow", "0.3", {"slow": "plait_slow"})
     (note,) = plugins.load().notes()
     assert f"it hung for 0.4 s at {path}, line 5." in note
+
+
+def test_a_component_that_takes_long_to_import_is_told_of_and_waited_for(
+    site: Site, write, monkeypatch, caplog
+) -> None:
+    monkeypatch.setenv("PLAIT_PLUGIN_SECONDS", "0.3")
+    body = (
+        "from core.hooks import hookimpl\n"
+        "@hookimpl\ndef register(registries):\n"
+        "    registries.samplers.register('slow', 'plait_slow_parts:Slow')\n"
+    )
+    write("site/plait_slow.py", body)
+    path = write(
+        "site/plait_slow_parts.py",
+        "import time\nfrom core.interfaces import Sampler\ntime.sleep(0.8)\n"
+        "class Slow(Sampler):\n    def __call__(self, logits, rows): ...\n",
+    )
+    site.metadata("plait-slow", "0.3", {"slow": "plait_slow"})
+    plugins.load()
+    assert registries.samplers.get("slow").__name__ == "Slow"
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"waiting for sampler 'slow' of plugin 'slow' (plait-slow 0.3) at {path}, line 3. "
+        "Ctrl-C ends the run."
+    )
