@@ -1,4 +1,4 @@
-"""Finds a checkpoint and reads what describes it: config.json and generation_config.json."""
+"""Finds a checkpoint and reads what describes it: config.json, or whoever reads its weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from core.json_files import read_json
 
 if TYPE_CHECKING:
     from core.config import ModelConfig
+    from core.parallel import Source
 
 log = logging.getLogger("plait")
 
@@ -20,11 +21,17 @@ HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt"]  #
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder with weights, and its JSON files as read."""
+    """A folder or a file with weights, and what describes them."""
 
     path: Path
-    config: dict[str, Any]
+    config: dict[str, Any]  # as in config.json
     generation: dict[str, Any] = field(default_factory=dict)  # sampling defaults; {} when unused
+
+    @property
+    def config_file(self) -> Path:
+        """Where `config` was read from: config.json, or what holds the weights as well."""
+        file = self.path / "config.json"
+        return file if file.is_file() else self.path
 
     @property
     def architecture(self) -> str:
@@ -33,23 +40,21 @@ class Checkpoint:
         if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str):
             return names[0]
         raise UserError(
-            f"{self.path / 'config.json'}: 'architectures' must hold one model class, "
-            f"not {names!r}."
+            f"{self.config_file}: 'architectures' must hold one model class, not {names!r}."
         )
 
     def eos_ids(self) -> set[int]:
         """Ends of text that config.json and generation_config.json name; each may be a list."""
         found: set[int] = set()
         for file, source in (
-            ("config.json", self.config),
-            ("generation_config.json", self.generation_file()),
+            (self.config_file, self.config),
+            (self.path / "generation_config.json", self.generation_file()),
         ):
             value = source.get("eos_token_id")
             ids = value if isinstance(value, list) else [] if value is None else [value]
             if not all(type(token) is int and token >= 0 for token in ids):
                 raise UserError(
-                    f"{self.path / file}: eos_token_id must be an id or a list of ids, "
-                    f"not {value!r}."
+                    f"{file}: eos_token_id must be an id or a list of ids, not {value!r}."
                 )
             found.update(ids)
         return found
@@ -62,22 +67,47 @@ class Checkpoint:
 def open_checkpoint(model: ModelConfig) -> Checkpoint:
     """The checkpoint that the configuration names, with its overrides applied.
 
-    UserError if there is no such folder, or its JSON cannot be used.
+    UserError if there is none, or what describes it cannot be used.
     """
     path = find(model.path)
-    config_file = path / "config.json"
-    if not config_file.is_file():
-        raise UserError(
-            f"model.path: {path} holds no config.json, so it is not a Hugging Face checkpoint. "
-            f"It holds: {_listing(path)}."
-        )
-    config = read_json(config_file)
+    config = _config(path)
     for key, value in model.config.items():
         log.warning(
             "model.config: %s = %r replaces %r of the checkpoint", key, value, config.get(key)
         )
         config[key] = value
     return Checkpoint(path, config, _generation(path, model.generation_config))
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """config.json of a folder; without one, what the plugin that reads the weights says of them."""
+    if (path / "config.json").is_file():
+        return read_json(path / "config.json")
+    source = claimed(path)
+    if source is not None:
+        with source:
+            found = source.config()
+        if found is not None:
+            return dict(found)
+    if path.is_file():
+        raise UserError(
+            f"model.path: {path} is a file that no plugin reads. Give a folder with config.json "
+            "and *.safetensors, or add a plugin for this format."
+        )
+    raise UserError(
+        f"model.path: {path} holds no config.json, so it is not a Hugging Face checkpoint. "
+        f"It holds: {_listing(path)}."
+    )
+
+
+def claimed(path: Path) -> Source | None:
+    """The weights at `path`, if a plugin says that their format is its own."""
+    from core.parallel import Source
+    from core.plugins import offer
+
+    found = offer("open_weights", path=path)
+    assert found is None or isinstance(found, Source), found
+    return found
 
 
 def _generation(path: Path, choice: str) -> dict[str, Any]:
@@ -96,20 +126,14 @@ def _generation(path: Path, choice: str) -> dict[str, Any]:
 
 
 def find(name: str, key: str = "model.path") -> Path:
-    """The folder behind a setting: a local one, a plugin's, or a model of the hub."""
+    """The folder or file behind a setting: a local one, a plugin's, or a model of the hub."""
     path = Path(name).expanduser()
     try:
-        there, single = path.is_dir(), path.is_file()
+        there = path.is_dir() or path.is_file()
     except OSError as error:  # a name too long, or a folder above that may not be entered
         raise UserError(f"{key}: {name:.200} cannot be looked at: {error.strerror}.") from error
     if there:
         return path
-    if single:
-        kind = "a GGUF file" if path.suffix == ".gguf" else "a file"
-        raise UserError(
-            f"{key}: {name} is {kind}. Give a folder with config.json and *.safetensors; "
-            "another format needs a plugin that opens it."
-        )
     from core.plugins import offer
 
     known = offer("find_model", name=name)
@@ -118,7 +142,7 @@ def find(name: str, key: str = "model.path") -> Path:
     parts = name.split("/")
     if len(parts) != 2 or not all(parts) or name.startswith((".", "~", "/")):
         raise UserError(
-            f"{key}: there is no folder {name}. Give the path of a checkpoint, "
+            f"{key}: there is no folder or file {name}. Give the path of a checkpoint, "
             "or the name of a hub model such as Qwen/Qwen3-0.6B."
         )
     return _from_hub(name, key)

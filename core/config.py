@@ -13,7 +13,7 @@ from core.errors import UserError
 class ModelConfig:
     """Which checkpoint to run, and how to read it."""
 
-    path: str = field(metadata={"help": "folder of the checkpoint, or its name on the hub"})
+    path: str = field(metadata={"help": "folder or file of the checkpoint, or its name on the hub"})
     tokenizer: str | None = field(
         default=None,
         metadata={"help": "where the tokenizer is, if not with the model"},
@@ -190,7 +190,9 @@ class Config:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # the inner bytes wait until the plugins that define their classes are loaded
-        return _unpack, (tuple(self.plugins), self.strict, pickle.dumps(self.__dict__))
+        from core.plugins import words_for_others
+
+        return _unpack, (words_for_others(self.plugins), self.strict, pickle.dumps(self.__dict__))
 
 
 def _unpack(plugins: tuple[str, ...], strict: bool, state: bytes) -> Config:

@@ -186,8 +186,9 @@ class Engine:
             raise
 
     def _launch(self, plan: StepPlan) -> Launched:
+        at = time.monotonic()  # before: on a CPU, `submit` computes the step
         try:
-            return Launched(plan, self.executor.submit(plan), time.monotonic())
+            return Launched(plan, self.executor.submit(plan), at)
         except EngineDead:
             raise
         except BaseException:

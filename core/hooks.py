@@ -33,55 +33,109 @@ ACTING = (
 )
 """Hooks that only plugins named in the configuration answer: they change or watch a run."""
 
+WATCHING = ("step_done", "request_done", "engine_stopped")
+"""Those of them that only watch: what they raise is told once, and the run goes on."""
+
+GOING: dict[tuple[str, str], tuple[str, str]] = {}
+"""Arguments on their way out: (hook, argument) -> (the release that ends it, what to do instead).
+Not pluggy's `warn_on_impl_args`, which cannot say whose plugin it is."""
+
 
 @hookspec
 def register(registries: Registries) -> None:
-    """Add components to the registries. Called in every process; import nothing heavy here."""
+    """Add components to the registries. Called in every process; import nothing heavy here.
+
+    `registries` has one registry for each kind: `registries.samplers.register("name",
+    "package.module:Class")`. What is registered must not depend on the process.
+
+    Errors: whatever it raises undoes all that this plugin registered, and is told. It ends the run
+    only if the configuration names the plugin, or with `--strict`.
+    """
 
 
 @hookspec
 def configure(config: Config) -> None:
-    """Check or adjust the finished configuration. Raise UserError to refuse it."""
+    """Check or adjust the finished configuration, before an engine loads anything.
+
+    `config` may be changed in place; nothing is returned.
+
+    Errors: a UserError refuses the configuration, and its sentence is what the user sees. Anything
+    else ends the run too, as a fault of the plugin.
+    """
 
 
 @hookspec(firstresult=True)
 def find_model(name: str) -> Any:
     """Return the folder (a Path) of the checkpoint that you call `name`, or None.
 
-    Asked when `model.path` is no folder, before the hub is.
+    Asked when `model.path` is no folder, before the hub is. The first answer counts.
+
+    Errors: a UserError says what is wrong with a model that is yours, and ends the run. Anything
+    else counts as None, and is told once; from a plugin that is named it ends the run.
     """
 
 
 @hookspec(firstresult=True)
 def open_weights(path: Path) -> Any:
-    """Return a weight source for the model at `path`, or None if its format is not yours."""
+    """Return a weight source (a `core.parallel.Source`) for the checkpoint at `path`, or None.
+
+    Return None when the format is not yours. Asked when `model.weights` is `auto`; the first
+    answer counts.
+
+    Errors: as for `find_model`. Raise UserError for a file of your format that is damaged.
+    """
 
 
 @hookspec(firstresult=True)
 def open_tokenizer(path: Path) -> Any:
-    """Return a tokenizer for the model at `path`, or None if its format is not yours."""
+    """Return a tokenizer (a `core.text.TokenizerLike`) for the model at `path`, or None.
+
+    Return None when the format is not yours; the first answer counts.
+
+    Errors: as for `find_model`.
+    """
 
 
 @hookspec
 def engine_started(engine: Engine) -> None:
-    """The engine is ready: weights loaded, cache allocated, graphs captured."""
+    """The `engine` is ready: weights loaded, cache allocated, graphs captured. Returns nothing.
+
+    Errors: whatever it raises ends the start, before there is any request; the workers end with it.
+    """
 
 
 @hookspec
 def step_done(plan: StepPlan, output: StepOutput, seconds: float) -> None:
-    """One step is over, `seconds` after its launch. Called by the engine's process only."""
+    """One step is over, `seconds` after its launch. Called by the engine's process only.
+
+    `plan` says what was computed and `output` what came of it; change neither. What you do here
+    delays the next step. Returns nothing.
+
+    Errors: what it raises is told once and the run goes on, with every request.
+    """
 
 
 @hookspec
 def request_done(request: Request, output: RequestOutput) -> None:
-    """A request finished or was aborted; `output` is the last that its caller sees."""
+    """A `request` finished or was aborted; `output` is the last that its caller sees.
+
+    Called once for each of the `n` sequences of a prompt. Returns nothing.
+
+    Errors: what it raises is told once and the run goes on, with every request.
+    """
 
 
 @hookspec
 def routes(app: Any, engine: Any) -> None:
-    """Add HTTP routes to the Starlette `app` of the server."""
+    """Add HTTP routes to the Starlette `app` of the server, which serves `engine`. Returns nothing.
+
+    Errors: whatever it raises ends the server before it listens.
+    """
 
 
 @hookspec
 def engine_stopped(engine: Engine) -> None:
-    """The engine is closed: workers have ended and device memory is free."""
+    """The `engine` is closed: workers have ended and device memory is free. Returns nothing.
+
+    Errors: what it raises is told once; the answers are kept.
+    """

@@ -95,13 +95,13 @@ class LLM:
         self.close()
 
     def get_tokenizer(self) -> Any:
-        """The tokenizer as transformers opens it, to be used, and changed, as one likes.
+        """The tokenizer as transformers opens its folder, to be used, and changed, as one likes.
 
-        `engine.tokenizer`, which the engine uses, is another object; it is returned where a plugin
-        opened it. UserError when the checkpoint has none.
+        `engine.tokenizer`, which the engine uses, is another object; it is returned where there is
+        no such folder, as a plugin or a single file gave it. UserError when there is none.
         """
         ours = self._own_tokenizer()
-        if not isinstance(ours, Tokenizer):
+        if not isinstance(ours, Tokenizer) or not os.path.isdir(ours.source):
             return ours
         if self._tokenizer is None:
             from transformers import AutoTokenizer

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from core.errors import UserError
 from core.importing import cause, installed, load_path
+from core.interfaces.versions import unfit
+from core.patience import told_if_long
 
 if TYPE_CHECKING:
     from core.interfaces import (
@@ -123,6 +125,8 @@ class Registry(Generic[T]):
         """
         if target is None:
             return lambda cls: self.register(name, cls, needs=needs, summary=summary)
+        if not (isinstance(name, str) and name and isinstance(summary, str)):
+            raise TypeError(f"{self.kind} {name!r}: a name and a summary are text")
         if isinstance(target, str) and target.count(":") != 1:
             raise ValueError(f"{self.kind} {name!r}: {target!r} is not 'package.module:Class'")
         if isinstance(needs, str):
@@ -177,17 +181,21 @@ class Registry(Generic[T]):
         target = entry.target
         if isinstance(target, str):
             try:
-                with provided_by(entry.provider):
+                with provided_by(entry.provider), told_if_long(label, target):
                     target = load_path(target)
             except Exception as error:
                 self._refuse(f"{label} cannot be imported: {entry.path}: {cause(error)}", error)
         if not isinstance(target, type):
             self._refuse(f"{label}: {entry.path} is {target!r}, not a class.")
-        if self.base and not issubclass(target, load_path(self.base)):
+        base: type[Any] = load_path(self.base) if self.base else object
+        if not issubclass(target, base):
             self._refuse(f"{label}: {entry.path} does not derive from {self.base}.")
+        if reason := unfit(target, base):
+            self._refuse(f"{label}: {reason}")
         if missing := sorted(getattr(target, "__abstractmethods__", ())):
             self._refuse(f"{label}: {entry.path} does not define {', '.join(missing)}.")
-        return target
+        chosen: type[T] = target
+        return chosen
 
     def _refuse(self, message: str, error: Exception | None = None) -> NoReturn:
         raise UserError("\n".join([message, *self._notes])) from error

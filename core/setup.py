@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from core import registry
-from core.checkpoint import Checkpoint, find, open_checkpoint
+from core.checkpoint import Checkpoint, claimed, find, open_checkpoint
 from core.errors import Mistakes, UserError
 from core.parallel import ParallelPlan, Source, dtype_name, formats_of
 from core.sampling.params import SamplingParams
@@ -77,7 +77,7 @@ def _architecture(checkpoint: Checkpoint) -> type[Architecture]:
         code = " Code that a checkpoint brings (auto_map) is never run." * bool(
             checkpoint.config.get("auto_map")
         )
-        raise UserError(f"{checkpoint.path / 'config.json'}: {error}{code}") from error
+        raise UserError(f"{checkpoint.config_file}: {error}{code}") from error
 
 
 def _model_config(config: Config, checkpoint: Checkpoint, architecture: type[Architecture]) -> Any:
@@ -90,7 +90,7 @@ def _model_config(config: Config, checkpoint: Checkpoint, architecture: type[Arc
     except UserError as error:
         # a model knows the contents of the file, not where it is
         start = re.compile(r"^config\.json(?=: )", re.MULTILINE)
-        file = str(checkpoint.path / "config.json")
+        file = str(checkpoint.config_file)
         raise UserError(start.sub(lambda _: file, str(error))) from error
 
 
@@ -105,14 +105,11 @@ def _check_defaults(checkpoint: Checkpoint) -> None:
 
 
 def open_source(config: Config, setup: Setup) -> Source:
-    """Where the weights come from: a plugin that claims the folder, or a registered source."""
-    from core.plugins import offer
-
+    """Where the weights come from: a plugin that claims them, or a registered source."""
     name = config.model.weights
     if name == "auto":
-        found = offer("open_weights", path=setup.checkpoint.path)
+        found = claimed(setup.checkpoint.path)
         if found is not None:
-            assert isinstance(found, Source), found
             return found
         name = "pread" if config.model.device.startswith("cuda") else "mmap"
     source: type[Source] = registry.sources.get(name)

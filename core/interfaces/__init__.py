@@ -3,6 +3,10 @@
 A component is built from its `Options`, a dataclass filled and checked from its section of the
 YAML file. Capability is asked before anything is built: `rejects(...)` and `accepts(...)` return
 reasons in words, and an empty list means yes.
+
+Each class has a version, `interface`. A component that repeats it (`interface = 1`) says what it
+was written for, and is refused or still served by a Plait with another version; one that does not
+is taken to fit. docs/compatibility.md says what changes a version.
 """
 
 from core.interfaces.compute import AttentionBackend, Kernels, Runner, Step
@@ -10,10 +14,7 @@ from core.interfaces.control import Executor, Pending, Scheduler
 from core.interfaces.model import App, Architecture
 from core.interfaces.sampling import LogitsProcessor, Sampled, Sampler
 
-INTERFACE_VERSION = 1
-
 __all__ = [
-    "INTERFACE_VERSION",
     "App",
     "Architecture",
     "AttentionBackend",

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 class AttentionBackend(ABC):
-    """Attention over a paged cache. One instance serves one layer shape on one device."""
+    """Attention over a paged cache. One instance serves one layer shape on one device.
+
+    Errors: what it cannot do it says in `rejects`, before anything is built. What `plan` or
+    `forward` raises ends the requests of the step, and with several ranks the engine.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...
@@ -85,14 +91,20 @@ class AttentionBackend(ABC):
 
 
 class Kernels(ABC):
-    """The small operations between matrix products. `plugins/kernels/torch` is every one's twin."""
+    """The small operations between matrix products. `plugins/kernels/torch.py` is every one's twin.
+
+    Errors: what it cannot do it says in `rejects`, before anything is built. What an operation
+    raises ends the requests of the step, and with several ranks the engine.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...
 
     @classmethod
     def rejects(cls, dtype: Any, device: str) -> list[str]:
-        """Reasons not to run at this torch dtype on "cpu" or "cuda"."""
+        """Reasons not to run at this torch `dtype` on the `device` "cpu" or "cuda"."""
         return []
 
     def __init__(self, options: Options) -> None:
@@ -100,17 +112,23 @@ class Kernels(ABC):
 
     @abstractmethod
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """x [..., N], weight [N] -> x / rms(x) * weight, computed in float32, in x's dtype."""
+        """x [..., N], weight [N] -> x / rms(x) * weight, computed in float32, in x's dtype.
+
+        rms(x) = sqrt(mean(x ** 2) + eps).
+        """
 
     @abstractmethod
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
-        """(rms_norm(x + residual), x + residual), both [T, N]. May overwrite its inputs."""
+        """-> (rms_norm(x + residual, weight, eps), x + residual), both [T, N].
+
+        May overwrite its inputs.
+        """
 
     @abstractmethod
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """[T, 2 N] -> silu(first half) * second half, [T, N]."""
+        """gate_up [T, 2 N] -> silu(first half) * second half, [T, N]."""
 
     @abstractmethod
     def rope_store(
@@ -173,7 +191,13 @@ class Step:
 
 
 class Runner(ABC):
-    """Runs a step on the device: eagerly, or by replaying what it captured."""
+    """Runs a step on the device: eagerly, or by replaying what it captured.
+
+    Errors: what `prepare` raises ends the start. What `run` raises ends the requests of the step,
+    and with several ranks the engine.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...

@@ -21,7 +21,12 @@ class Scheduler(ABC):
 
     Plans are executed in the order in which they were made, and `update` is called in that order
     too, but step N + 1 may be planned before step N is updated.
+
+    Errors: it has none to tell of a request, whose size was checked before. What it raises flies to
+    whoever steps the engine, and ends a run.
     """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options:
@@ -50,7 +55,10 @@ class Scheduler(ABC):
 
     @abstractmethod
     def finish(self, request: Request, reason: str) -> None:
-        """End a request wherever it is (waiting, running, in flight); its pages become free."""
+        """End a request wherever it is (waiting, running, in flight); its pages become free.
+
+        `reason` becomes its `finish_reason`.
+        """
 
     @abstractmethod
     def plan(self) -> StepPlan | None:
@@ -95,7 +103,14 @@ class Pending(ABC):
 
 
 class Executor(ABC):
-    """Owns the workers: starts them, ships plans, collects results, notices a dead one."""
+    """Owns the workers: starts them, ships plans, collects results, notices a dead one.
+
+    Errors: `start` raises UserError for a wish that cannot be met. EngineDead, with the worker's
+    traceback or exit code, says that a worker is gone, and ends the engine. What else a result
+    raises ends the requests of its step.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...
@@ -105,11 +120,14 @@ class Executor(ABC):
 
     @abstractmethod
     def start(self, setup: Setup) -> Limits:
-        """Start every worker, load weights, size the cache (the least over ranks), prepare."""
+        """Start every worker, load weights, size the cache (the least over ranks), prepare.
+
+        -> the sizes that the engine is built for.
+        """
 
     @abstractmethod
     def submit(self, plan: StepPlan) -> Pending:
-        """Ship a plan to every rank. Steps run in the order of submission."""
+        """Ship a plan to every rank. Steps run in the order of submission. -> its result, later."""
 
     @abstractmethod
     def shutdown(self) -> None:

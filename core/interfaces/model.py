@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 
 class App(ABC):
-    """What `run:` names: the program that uses the engine."""
+    """What `run:` names: the program that uses the engine.
+
+    Errors: a UserError of `run` is printed as it is, with exit status 2. Anything else is printed
+    with its traceback, with exit status 1.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...
@@ -30,8 +36,12 @@ class App(ABC):
 
 
 class Architecture(ABC):
-    """A model family, registered under the name in config.json's `architectures`."""
+    """A model family, registered under the name in config.json's `architectures`.
 
+    Errors: `config` raises UserError. What else is raised by either method ends the start.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     axes: ClassVar[Mapping[str, Any]]
     plan: ClassVar[Mapping[str, Any]]
     ignore: ClassVar[tuple[str, ...]] = ()
@@ -42,7 +52,9 @@ class Architecture(ABC):
     def config(
         cls, raw: Mapping[str, Any], *, max_length: int | None = None, ignore: Sequence[str] = ()
     ) -> Any:
-        """config.json as a frozen dataclass; UserError names every key that cannot be honoured.
+        """`raw`, a config.json, as a frozen dataclass. -> that dataclass.
+
+        UserError names every key that cannot be honoured.
 
         `max_length` fixes the rotation of rope types that depend on the length; `ignore` names
         keys that the user accepts to be ignored. The result has at least vocab_size, hidden_size,

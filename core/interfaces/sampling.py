@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,12 +22,18 @@ class Sampled:
 
     ids: Tensor  # [S] whole numbers; below 0 where a row has no possible token, or NaN
     logprobs: dict[int, list[TokenLogprobs]] | None = None  # by s; host values
-    errors: dict[int, str] | None = None  # by s: a row without any possible token, or with NaN
+    errors: Mapping[int, str] | None = None  # by s: a row without a possible token, or with NaN
     landed: Landed | None = None  # from a runner that brings the ids to the host by itself
 
 
 class LogitsProcessor(ABC):
-    """Changes the logits of the rows that asked for it; runs inside the sampler, in named order."""
+    """Changes the logits of the rows that asked for it; runs inside the sampler, in named order.
+
+    Errors: what it cannot do for a request it says in `accepts`, before the request is queued. What
+    a call raises ends the request that it is raised for, and no other.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...
@@ -49,7 +56,14 @@ class LogitsProcessor(ABC):
 
 class Sampler(ABC):
     """Chooses one token a row. Every rank samples the same logits, so it must be deterministic:
-    draw only through `rows`, whose noise depends on a request's seed and position alone."""
+    draw only through `rows`, whose noise depends on a request's seed and position alone.
+
+    Errors: what it cannot do for a request it says in `accepts`, before the request is queued. A
+    row without a possible token goes into `Sampled.errors`, and ends that request. What a call
+    raises ends the requests that it is raised for, and with several ranks the engine.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
 
     @dataclass
     class Options: ...
@@ -68,4 +82,9 @@ class Sampler(ABC):
 
     @abstractmethod
     def __call__(self, logits: Tensor, rows: SampleRows) -> Sampled:
-        """logits [S, V], any float dtype; rows: the parameters and history of those S requests."""
+        """logits [S, V], any float dtype; rows: the parameters and history of those S requests.
+
+        A row without a possible token, or with NaN, gets a sentence in `Sampled.errors`, which ends
+        that request, and harms no other row: `core.sampling.outcome.outcome(ids, logits)` makes the
+        answer that says so.
+        """

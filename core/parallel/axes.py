@@ -86,8 +86,11 @@ class Partitioner:
 
     Subclass it, register the class in `partitions`, and declare axes with `axis("name", ...)`.
     `counts` are the values of the named config fields, in the order of the declaration.
+
+    Errors: `cut` raises `Infeasible` with the reason. What else is raised ends the start.
     """
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     arity: ClassVar[int] = 1  # how many config fields, and so how many axes, are cut together
 
     @dataclass(frozen=True)
@@ -107,9 +110,10 @@ class Partitioner:
         return None
 
     def cut(self, ranks: int, grain: Sequence[int]) -> tuple[Partition, ...]:
-        """One partition per axis, cut only at multiples of `grain` elements (or at the end).
+        """One partition per axis for `ranks` ranks.
 
-        Raises `Infeasible`. A grain of 1 is the declared unit alone.
+        Cut only at multiples of `grain` elements, or at the end; a grain of 1 is the declared unit
+        alone. Raises `Infeasible`.
         """
         raise NotImplementedError
 

@@ -94,8 +94,13 @@ def expert_format(inner: Format) -> Format:
 
 
 class Quantization:
-    """A storage format and the modules that compute on it; subclasses go in `quantization`."""
+    """A storage format and the modules that compute on it; subclasses go in `quantization`.
 
+    Errors: a UserError of `__init__` or `format` says what of a checkpoint cannot be honoured. What
+    else is raised ends the start.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     summary: ClassVar[str] = ""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -103,7 +108,7 @@ class Quantization:
 
     @classmethod
     def matches(cls, config: Mapping[str, Any]) -> bool:
-        """Whether this class understands a checkpoint's `quantization_config`."""
+        """Whether this class understands `config`, a checkpoint's `quantization_config`."""
         raise NotImplementedError
 
     def format(self, source: str, module: Any) -> Format:
@@ -121,7 +126,7 @@ class Quantization:
         raise NotImplementedError
 
     def finalize(self, module: Any, format: Format) -> None:
-        """Repack what was loaded for the kernels; local to one rank."""
+        """Repack what was loaded into `module` for the kernels; local to one rank."""
 
 
 def formats_of(config: Mapping[str, Any]) -> Quantization | None:

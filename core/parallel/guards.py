@@ -28,6 +28,7 @@ class Guard:
 
     collectives: ClassVar[int] = 1  # per forward, for the dry run
     _comm: Communicator
+    _shared: dict[str, Any]  # one for all guards of a rank's model: what one sees and others need
 
     def bind(self, comm: Communicator, cuts: Sequence[Partition | None], options: Any) -> None:
         """Called once, after the swap: keep what the forward needs.
@@ -47,6 +48,7 @@ def guard(model: nn.Module, plan: ParallelPlan, rank: int, comm: Communicator | 
         return model
     assert comm is not None
     assert (comm.rank, comm.size) == (rank, plan.tensor)
+    shared: dict[str, Any] = {}
     for rule in plan.rules:
         mixin = rule.strategy.guard
         if mixin is None:
@@ -58,6 +60,7 @@ def guard(model: nn.Module, plan: ParallelPlan, rank: int, comm: Communicator | 
             for part in rule.parts
         ]
         assert isinstance(module, Guard)
+        module._shared = shared
         module.bind(comm, cuts, rule.parts[0].strategy.options)
     return model
 

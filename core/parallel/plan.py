@@ -73,6 +73,11 @@ class ParallelPlan:
         """The partition of every axis in use."""
         return self.built.cuts
 
+    @property
+    def ties(self) -> Mapping[str, str]:
+        """Second names of parameters that are one, and the first name of each."""
+        return self._uncut.ties
+
     def local_config(self, rank: int) -> Any:
         """The config of the narrower model that this rank builds."""
         return self.built.configs[rank]

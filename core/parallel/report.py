@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from core.parallel.folding import folded, layer_of, starred, without_layer
 from core.parallel.index import Index, nbytes
 from core.parallel.problems import ranges
-from core.parallel.recipe import Call, Copy, Fill, Op, Shape, reads, text, volume
+from core.parallel.recipe import Call, Fill, Op, Shape, reads, text, volume
 
 if TYPE_CHECKING:
     from core.parallel.plan import ParallelPlan
@@ -64,48 +63,24 @@ def table(plan: ParallelPlan, rank: int, index: Index, fold: bool) -> list[Row]:
         return [_row(op, shapes[op.dst], index) for ops in groups.values() for op in ops]
     kinds: dict[object, list[str]] = {}
     for param, ops in groups.items():
-        layer = _layer(param)
-        key = (_without(param, layer), tuple(_folded(op, layer) for op in ops))
+        layer = layer_of(param)
+        key = (without_layer(param, layer), tuple(folded(op, layer) for op in ops))
         kinds.setdefault(key, []).append(param)
     rows = []
     for params in kinds.values():
         first = params[0]
-        layers = [layer for param in params if (layer := _layer(param)) is not None]
+        layers = [layer for param in params if (layer := layer_of(param)) is not None]
         for op in groups[first]:
             row = _row(op, shapes[first], index)
             if len(params) > 1:
                 row = dataclasses.replace(
                     row,
-                    param=_starred(first, layers),
-                    source=_starred(row.source, layers),
+                    param=starred(first, layers),
+                    source=starred(row.source, layers),
                     folded=len(params),
                 )
             rows.append(row)
     return rows
-
-
-def _layer(name: str) -> int | None:
-    """The first number in a name: the layer, in every model that has layers."""
-    found = re.search(r"\.(\d+)\.", name)
-    return int(found[1]) if found else None
-
-
-def _without(name: str, layer: int | None) -> str:
-    return name if layer is None else name.replace(f".{layer}.", ".*.", 1)
-
-
-def _starred(name: str, layers: Sequence[int]) -> str:
-    label = ranges(sorted(layers)).replace(" to ", "-").replace(", ", ",")
-    return _without(name, layers[0]).replace(".*.", f".{label}.", 1)
-
-
-def _folded(op: Op, layer: int | None) -> object:
-    """An operation without its layer, for comparison with other layers'."""
-    if isinstance(op, Copy):
-        return _without(op.src, layer), op.src_box, op.dst_box, op.perm
-    if isinstance(op, Call):
-        return op.fn, tuple((_without(n, layer), box) for n, box in op.inputs), op.dst_box
-    return op.dst_box, op.value
 
 
 def _row(op: Op, shape: Shape, index: Index) -> Row:

@@ -48,6 +48,9 @@ class Resolver:
         if any(EXPERT in strategy.dims for strategy in bound.parts):
             format = expert_format(format)
         roles = {role: format.dims(role, len(size)) for role, size in shapes.items()}
+        if reason := _cuts_nothing(bound.parts, roles):
+            self.problems.append(Problem("P5", f"{module}: {spec.strategy} does not fit. {reason}"))
+            return None
         try:
             sizes = self._part_sizes(spec, bound.parts, roles, shapes)
         except BadSetting as error:
@@ -109,6 +112,19 @@ class Resolver:
                 found.append(Problem("P8", differs(rule, role, built, planned, "uncut")))
         self.problems += found
         return not found
+
+
+def _cuts_nothing(strategies: Sequence[Sharding], roles: Mapping[str, Dims]) -> str | None:
+    """A sentence if a strategy names dims, but none that the module has: it would stay whole."""
+    held = list(dict.fromkeys(dim for dims in roles.values() for dim, _ in dims))
+    for strategy in strategies:
+        if strategy.dims and not set(held).intersection(strategy.dims):
+            cut = listed(map(repr, strategy.dims))
+            return (
+                f"It cuts {cut}, and the module has {listed(map(repr, held))}: every rank would "
+                "hold all of it. Correct the strategy's dims, or replicate this weight."
+            )
+    return None
 
 
 def _full_sizes(roles: Mapping[str, Dims], shapes: Mapping[str, Shape]) -> dict[str, int]:

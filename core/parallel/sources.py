@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,8 +45,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 class Source(ABC):
-    """Moves regions of checkpoint tensors to the host. Register subclasses in `sources`."""
+    """Moves regions of checkpoint tensors to the host. Register subclasses in `sources`.
 
+    Errors: a UserError says which file is missing or damaged. Whatever is raised ends the start.
+    """
+
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     finds_files: ClassVar[bool] = True  # False: it makes values up, and needs no checkpoint
     concurrent: ClassVar[bool] = False  # several threads may call `read_into` at once
 
@@ -68,13 +72,20 @@ class Source(ABC):
         """
         raise NotImplementedError
 
+    def config(self) -> Mapping[str, Any] | None:
+        """What config.json would say, from a format that keeps it with the weights; else None.
+
+        Asked of a source that the hook `open_weights` gave, where there is no config.json.
+        """
+        return None
+
     @abstractmethod
     def index(self) -> Index:
         """Every tensor's shape and type, from headers alone."""
 
     @abstractmethod
     def read(self, name: str, box: Box) -> Tensor:
-        """A region of a tensor, on the host; box () is the whole of one element.
+        """A region of the tensor called `name`, on the host; box () is the whole of one element.
 
         The caller does not write to the result and does not keep it beyond the next call.
         """

@@ -20,8 +20,12 @@ class Sharding:
 
     Subclass it and register the class in `sharding`. A plan entry `name:axis?option=value` makes
     one instance. `dims` and `guard` are all that most strategies set.
+
+    Errors: `accepts` refuses a module in a sentence. What it raises while a plan is compiled ends
+    the start.
     """
 
+    interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     takes_axis: ClassVar[bool] = True
     default_axis: ClassVar[str | None] = None  # the axis when the plan names none
     composite: ClassVar[bool] = False  # a strategy over parts, such as packed
@@ -54,7 +58,8 @@ class Sharding:
         return None
 
     def layout(self) -> tuple[str, str]:
-        """Activations in and out: R replicated, S:axis cut on the last dim, P partial sums."""
+        """-> activations in and out: R replicated, S:axis cut on the last dim, P partial sums, T a
+        share of the tokens, as `core.parallel.groups.rows_of` deals them out."""
         return "R", "R"
 
 

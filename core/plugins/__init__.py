@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import logging
 import multiprocessing
 import sys
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from textwrap import indent
 from types import SimpleNamespace
@@ -21,6 +19,8 @@ import pluggy
 from core import hooks
 from core.errors import UserError
 from core.importing import cause, load_path
+from core.patience import Patience, seconds_allowed
+from core.plugins.answers import answers
 from core.plugins.discovery import Plugin, absolute, find, module_name
 from core.registry import Entry, provided_by, registries
 
@@ -48,7 +48,8 @@ class Plugins:
         return [_note(plugin) for plugin in self.found if plugin.error]
 
 
-_imported: dict[str, tuple[object, list[tuple[str, Entry]]]] = {}
+_imported: dict[str, tuple[object, list[tuple[str, Entry]]] | UserError] = {}
+"""What came of each import in this process: an error only where it had to be ended."""
 _warned: set[str] = set()
 _current: Plugins | None = None
 
@@ -57,43 +58,45 @@ def load(words: Iterable[str] = (), *, strict: bool = False, warn: bool = True) 
     """Load every plugin that is built in, installed or named; empties the registries before.
 
     `words` name plugins, modules and files, or with "no:" leave one out. A plugin that fails is
-    recorded and undone; UserError only if a word names it, or if `strict`. Otherwise the log
-    gets its traceback, once, unless `warn` is false.
+    recorded and undone, and so is one that does not come to an end (see core/patience.py);
+    UserError only if a word names it, or if `strict`. Otherwise the log gets its traceback, once,
+    unless `warn` is false.
     """
     global _current
     words = tuple(absolute(word, Path.cwd()) for word in words)
     plugins, mistakes, warnings = find(words)
     registries.forget_plugins()
     offering, acting = _manager(), _manager()
-    # pluggy asks the latest first: whom the user names, then ourselves, then whoever is installed
-    for plugin in sorted(plugins, key=lambda p: (p.named, p.builtin)):
-        if plugin.blocked:
-            continue
-        before = registries.snapshot()
-        try:
-            with provided_by(plugin.provider):
-                body = _import(plugin)
-                _check_names(body)
-                offering.register(body, str(plugin))
-                # this plugin's alone, so that a fault in it is its own
-                for answer in offering.hook.register.get_hookimpls():
-                    if answer.plugin is body:
-                        answer.function(*(registries for _ in answer.argnames))
-            if plugin.named:
-                acting.register(body, str(plugin))
-            plugin.body = body
-        except (Exception, SystemExit) as error:
-            registries.restore(before)
-            if offering.has_plugin(str(plugin)):
-                offering.unregister(name=str(plugin))
-            plugin.error = error
-            registries.notes.append(_note(plugin))
-            trace = "".join(traceback.format_exception(error)).rstrip()
-            if plugin.named or strict:
-                mistakes.append(f"{plugin} did not load: {cause(error)}")
-                mistakes += indent(trace, "    ").splitlines() if strict else []
-            elif multiprocessing.parent_process() is None:
-                warnings.append(f"{plugin} did not load:\n{trace}")
+    with Patience(seconds_allowed()) as patience:
+        # pluggy asks the latest first: whom the user names, then ourselves, then who is installed
+        for plugin in sorted(plugins, key=lambda p: (p.named, p.builtin)):
+            if plugin.blocked:
+                continue
+            before = registries.snapshot()
+            try:
+                with (
+                    provided_by(plugin.provider),
+                    patience.on(str(plugin), plugin.module, plugin.remedy),
+                ):
+                    plugin.body = _connect(plugin, offering, acting)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # whatever a stranger's module comes up with
+                registries.restore(before)
+                for manager in (offering, acting):
+                    if manager.has_plugin(str(plugin)):
+                        manager.unregister(name=str(plugin))
+                plugin.error = error
+                if plugin.hung and isinstance(error, UserError):
+                    _imported[_key(plugin)] = error
+                registries.notes.append(_note(plugin))
+                trace = "".join(traceback.format_exception(error)).rstrip()
+                if plugin.named or strict:
+                    mistakes.append(f"{plugin} did not load: {cause(error)}")
+                    mistakes += indent(trace, "    ").splitlines() if strict else []
+                elif multiprocessing.parent_process() is None:
+                    said = f" {error}" if isinstance(error, UserError) else f"\n{trace}"
+                    warnings.append(f"{plugin} did not load:{said}")
     for warning in warnings:
         if warn and warning not in _warned:
             _warned.add(warning)
@@ -117,6 +120,11 @@ def load_like(words: Iterable[str], strict: bool = False) -> Plugins:
     return load(words, strict=strict)
 
 
+def words_for_others(words: Iterable[str]) -> tuple[str, ...]:
+    """`words` for further processes of an engine: they leave out what hung in this one."""
+    return (*words, *(f"no:{plugin.handle or plugin.name}" for plugin in current() if plugin.hung))
+
+
 def current() -> list[Plugin]:
     """The plugins found by the latest `load`."""
     return _current.found if _current else []
@@ -138,15 +146,37 @@ def _manager() -> pluggy.PluginManager:
     return manager
 
 
-def _import(plugin: Plugin) -> object:
+def _connect(
+    plugin: Plugin, offering: pluggy.PluginManager, acting: pluggy.PluginManager
+) -> object:
+    body = _import(plugin)
+    hooks_of = answers(body, plugin)
+    offering.register(hooks_of, str(plugin))
+    # this plugin's alone, so that a fault in it is its own
+    for answer in offering.hook.register.get_hookimpls():
+        if answer.plugin is hooks_of:
+            answer.function(*(registries for _ in answer.argnames))
+    if plugin.named:
+        acting.register(hooks_of, str(plugin))
+    return body
+
+
+def _key(plugin: Plugin) -> str:
     file = plugin.file
-    key = f"{file}:{file.stat().st_mtime_ns}" if file else plugin.target
-    if key in _imported:
-        body, entries = _imported[key]
+    return f"{file}:{file.stat().st_mtime_ns}" if file else plugin.target
+
+
+def _import(plugin: Plugin) -> object:
+    key = _key(plugin)
+    known = _imported.get(key)
+    if isinstance(known, UserError):
+        raise UserError(str(known)) from known.__cause__
+    if known is not None:
+        body, entries = known
         for registry, entry in entries:
             getattr(registries, registry).add(entry)
     else:
-        body = _execute(file) if file else load_path(plugin.target)
+        body = _execute(plugin.file) if plugin.file else load_path(plugin.target)
         # decorators ran with the import, which will not run again in this process
         _imported[key] = body, registries.of(plugin.provider)
     return body
@@ -165,26 +195,6 @@ def _execute(file: Path) -> object:
         del sys.modules[name]
         raise
     return module
-
-
-def _check_names(body: object) -> None:
-    """Refuse hooks that nobody would call: misspelt, or without their mark."""
-    known = hooks.OFFERING + hooks.ACTING
-    for name in dir(body):
-        function = getattr(body, name, None)
-        marked = getattr(function, f"{hooks.PROJECT}_impl", None)
-        if isinstance(marked, dict):
-            meant = marked.get("specname") or name
-            if meant not in known and not marked.get("optionalhook"):
-                near = get_close_matches(meant, known, n=1)
-                hint = f"Did you mean {near[0]!r}?" if near else f"Hooks: {', '.join(known)}."
-                raise UserError(f"{meant!r} is marked @hookimpl, but there is no such hook. {hint}")
-        elif (
-            name in known
-            and inspect.isfunction(function)
-            and function.__module__ == getattr(body, "__name__", None)
-        ):
-            raise UserError(f"its function {name!r} has the name of a hook: mark it @hookimpl.")
 
 
 def _note(plugin: Plugin) -> str:

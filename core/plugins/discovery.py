@@ -13,6 +13,7 @@ from pathlib import Path
 
 from core import __version__
 from core.hooks import PROJECT
+from core.patience import Unending
 from core.registry import Provider, registries
 
 BUILTIN = (
@@ -53,6 +54,21 @@ class Plugin:
     @property
     def provider(self) -> Provider:
         return Provider(self.name, self.source, self.handle or self.name)
+
+    @property
+    def module(self) -> str:
+        """The name of the module that is imported for it."""
+        return module_name(self.file) if self.file else self.target.partition(":")[0]
+
+    @property
+    def hung(self) -> bool:
+        """Whether its import had to be ended."""
+        return self.error is not None and isinstance(self.error.__cause__, Unending)
+
+    @property
+    def remedy(self) -> str:
+        """The sentence that says how to do without."""
+        return f"-p no:{self.handle or self.name} leaves it out."
 
     def answers_to(self, word: str) -> bool:
         """Whether `-p word` means this plugin: its name, its package, its module or its file."""
@@ -142,7 +158,10 @@ def _installed() -> list[Plugin]:
     for point in entry_points(group=PROJECT):
         # pluggy's own loader would stop at the first broken one and drop the second of a name
         package = point.dist
-        source = f"{package.name} {package.version}" if package else "unknown package"
+        source = "unknown package"
+        if package:
+            told = package.metadata  # parsed anew at every look
+            source = f"{told['Name']} {told['Version']}"
         found.append(Plugin(point.name, source, point.value, package))
     return sorted(found, key=lambda plugin: (plugin.source, plugin.name))
 

@@ -16,6 +16,7 @@ from core.dialect import arguments
 from core.errors import UserError
 from core.parallel import ThreadGroup, unshard
 from core.parallel.groups import ThreadCommunicator
+from core.plugins import load_like
 from core.registry import registries
 from core.sampling.params import SamplingParams
 from core.settings import auto, from_arguments
@@ -59,6 +60,7 @@ class Ranks:
         self, path: Path, tensor: int = 1, *, device: str = "cpu", **settings: Any
     ) -> None:
         """All ranks share one device."""
+        load_like(settings.get("plugins", ()))  # what there is to choose from
         attention, page_size = attention_for(device)
         given: dict[str, Any] = {
             "model": path,

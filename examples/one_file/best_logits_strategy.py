@@ -1,15 +1,11 @@
 """A sharding strategy: ranks exchange their best logits instead of all of them.
 
-    extends: qwen3-tp2.yaml
-    plugins: [best_logits_strategy.py]
-    parallel:
-      plan:
-        lm_head: "best_logits?keep=32"
+    python -m core.run examples/one_file/best_logits_strategy.yaml
 
-in a YAML file beside this one. `vocab_head`, which this replaces, gathers V logits a row. Here each
-rank shows `keep` values with their ids, for Qwen3 on two ranks less than 1/400 of the bytes. All
-other logits become -inf. The likeliest tokens are exact, so greedy answers and any top_k up to
-`keep` stay as they are; log probabilities do not.
+The YAML file beside this one names it for the head. `vocab_head`, which this replaces, gathers
+V logits a row. Here each rank shows `keep` values with their ids: with 32 of them, for Qwen3 on two
+ranks, that is less than 1/400 of the bytes. All other logits become -inf. The likeliest tokens are
+exact, so greedy answers and any top_k up to `keep` stay as they are; log probabilities do not.
 """
 
 from dataclasses import dataclass

@@ -10,9 +10,12 @@ Source: Tang et al. 2024, arXiv 2411.07641.
 
 from dataclasses import dataclass, field
 
+import torch
+
 from core import SamplingParams
-from core.interfaces import Sampled, Sampler
+from core.interfaces import Sampler
 from core.registry import samplers
+from core.sampling.outcome import outcome
 
 # What SamplingParams has for a sampler to do, and this one does not. A request that asks for it
 # is refused, because it would get something else.
@@ -54,7 +57,9 @@ class TopNSigma(Sampler):
     def __call__(self, logits, rows):
         """logits [S, V], and what the S requests ask for -> an id for each."""
         logits = logits.float()
-        floor = logits.amax(-1) - self.options.n * logits.std(-1)  # [S]
+        seen = logits.where(logits > -torch.inf, torch.nan)  # what is ruled out is no noise
+        sigma = (seen - seen.nanmean(-1, keepdim=True)).square().nanmean(-1).sqrt()  # [S]
+        floor = logits.amax(-1) - self.options.n * sigma
         # `draw` divides by each request's temperature and takes the noise of its seed and position;
-        # at temperature 0 it takes the largest logit.
-        return Sampled(rows.draw(logits, floor))
+        # at temperature 0 it takes the largest logit. `outcome` tells which rows have no token.
+        return outcome(rows.draw(logits, floor), logits)

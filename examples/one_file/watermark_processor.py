@@ -5,7 +5,8 @@
 
 The token before, mixed with a key, marks half of the vocabulary green, and green tokens get a
 little more likely. Who has the key counts them. Source: Kirchenbauer et al. 2023, arXiv 2301.10226.
-A request switches it on by itself with `SamplingParams(extra_args={"watermark": True})`.
+A request switches it on by itself with `SamplingParams(extra_args={"watermark": True})`, and says
+how strong its own mark is with a number: `{"watermark": True, "watermark_bias": 4.0}`.
 """
 
 import math
@@ -28,21 +29,28 @@ class Watermark(LogitsProcessor):
         bias: float = field(default=2.0, metadata={"help": "added to the logits of green tokens"})
         always: bool = field(default=False, metadata={"help": "mark requests that do not ask, too"})
 
-    extra_args = ("watermark",)  # names that this processor reads; others get a warning
+    # names that this processor reads; others get a warning
+    extra_args = ("watermark", "watermark_bias")
 
     def accepts(self, params):
-        asked = params.extra_args.get("watermark", False)
-        return [] if isinstance(asked, bool) else [f"watermark is {asked!r}, not True or False."]
+        asked, reasons = params.extra_args or {}, []
+        if not isinstance(on := asked.get("watermark", False), bool):
+            reasons.append(f"watermark is {on!r}, not True or False.")
+        bias = asked.get("watermark_bias", 0)
+        if isinstance(bias, bool) or not isinstance(bias, int | float) or not math.isfinite(bias):
+            reasons.append(f"watermark_bias is {bias!r}, not a number.")
+        return reasons
 
     def wants(self, params):
-        return params.extra_args.get("watermark", self.options.always)
+        return (params.extra_args or {}).get("watermark", self.options.always)
 
     def __call__(self, logits, rows):
         """logits [N, V] of the N requests that want it -> the same shape."""
         before = torch.stack([rows.tokens(s)[-1] for s in range(len(rows))])  # [N]
         ids = torch.arange(logits.shape[1], device=logits.device)
         marked = green(before[:, None].long(), ids, self.options.key, self.options.share)
-        return logits + self.options.bias * marked
+        bias = rows.extra("watermark_bias", self.options.bias)  # [N], each request's own
+        return logits + bias[:, None] * marked
 
 
 def green(before, token, key, share):

@@ -22,7 +22,8 @@ plan = {
     "model.layers.*.self_attn.o_proj": "rowwise:q",
     "model.layers.*.mlp.gate_up_proj": {"gate_proj": "colwise:mlp", "up_proj": "colwise:mlp"},
     "model.layers.*.mlp.down_proj": "rowwise:mlp",
-    "**.{q_norm,k_norm,input_layernorm,post_attention_layernorm,norm}": "replicate",
+    "**.{q_norm,k_norm,input_layernorm,post_attention_layernorm}": "replicate",
+    "model.norm": "replicate",
     "lm_head": "vocab_head",
 }
 

@@ -12,6 +12,7 @@ import torch
 from core.interfaces import LogitsProcessor, Sampled, Sampler
 from core.sampling import columns, logprobs
 from core.sampling.deferred import Deferred
+from core.sampling.outcome import errors
 from core.sampling.static_rows import StaticRows
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.chain import Chain
@@ -71,11 +72,12 @@ class DefaultSampler(Sampler):
             return Sampled(rows.draw(logits, _floor(logits, rows)))
         blamed: dict[int, str] = {}
         ids, value = self._sample(logits, rows, blamed)
+        lost: dict[int, str] = {}
         if blamed:
-            lost = [s for s, row in enumerate(rows.rows.tolist()) if row in blamed]
-            value[torch.tensor(lost, device=value.device)] = math.nan
+            lost = {s: blamed[row] for s, row in enumerate(rows.rows.tolist()) if row in blamed}
+            value[torch.tensor([*lost], device=value.device)] = math.nan
         ids = ids.masked_fill(~value.isfinite(), 0)
-        return Sampled(ids, _logprobs(logits, ids, value, rows), _errors(value, rows, blamed))
+        return Sampled(ids, _logprobs(logits, ids, value, rows), errors(value, lost))
 
     def _sample(
         self, logits: Tensor, rows: SampleRows, blamed: dict[int, str]
@@ -150,28 +152,3 @@ def _logprobs(
         return {s: [entry] for s, entry in zip(places, listed, strict=True) if good[s]}
 
     return Deferred([value, chosen, *found], make)
-
-
-def _errors(value: Tensor, rows: SampleRows, blamed: dict[int, str]) -> Deferred[str]:
-    """By s, why a row has no token."""
-
-    def make(host: list[Tensor]) -> dict[int, str]:
-        return {
-            s: blamed.get(int(rows.rows[s])) or _reason(x)
-            for s, x in enumerate(host[0].tolist())
-            if not math.isfinite(x)
-        }
-
-    return Deferred([value], make)
-
-
-def _reason(value: float) -> str:
-    if value == -math.inf:
-        return (
-            "no token is possible: the logits are -inf everywhere. Loosen allowed_token_ids, "
-            "bad_words, min_tokens or what else forbids tokens."
-        )
-    return (
-        f"no token can be drawn: among the logits is {value}. Check the weights and the dtype; "
-        "an extreme logit_bias or penalty can do it, too."
-    )

@@ -61,7 +61,7 @@ class TestFiles:
     def test_a_gguf_file_as_the_model(self, call, tmp_path):
         file = tmp_path / "model.gguf"
         file.write_bytes(b"GGUF" + bytes(64))
-        assert "model.gguf is a GGUF file. Give a folder" in call.mistake(file)
+        assert "model.gguf is a file that no plugin reads. Give a folder" in call.mistake(file)
 
     def test_gguf_inside_a_safetensors_name(self, call, broken):
         broken.write("model.safetensors", b"GGUF" + bytes(100))

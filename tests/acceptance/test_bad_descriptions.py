@@ -191,7 +191,7 @@ def test_files_that_may_not_be_read(broken, monkeypatch):
 
 def test_a_tokenizer_that_is_elsewhere_is_looked_for_under_its_own_key(call, broken, tmp_path):
     said = call.mistake(broken, f"model.tokenizer={tmp_path / 'nowhere'}")
-    assert f"model.tokenizer: there is no folder {tmp_path / 'nowhere'}" in said
+    assert f"model.tokenizer: there is no folder or file {tmp_path / 'nowhere'}" in said
 
 
 def test_a_folder_without_a_config(call, tmp_path):

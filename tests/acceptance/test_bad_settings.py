@@ -59,7 +59,7 @@ ROOT = Path(__file__).parents[2]
         ("scheduler.watermark=.nan", "watermark must be a share below 1, and is nan"),
         ("scheduler.max_chunk=-1", "max_chunk must be 0 or more tokens, and is -1"),
         ("executor=torchrun", "Start with torchrun --nproc-per-node N -m core.run"),
-        ("model.path=/nowhere", "model.path: there is no folder /nowhere"),
+        ("model.path=/nowhere", "model.path: there is no folder or file /nowhere"),
         ("plugins=[/nowhere.py]", "plugin /nowhere.py: there is no such file"),
         ("run.params={temperatur: 1}", "has no parameter 'temperatur'. Did you mean"),
         ("run.params=3", "run.params: must be a mapping, not 3"),
@@ -106,7 +106,7 @@ def test_a_setting_and_a_file_are_told_at_once(whole, tmp_path):
     with pytest.raises(UserError) as caught:
         LLM(whole, device="cpu", max_model_len=999, tokenizer=str(tmp_path / "nowhere"))
     assert "model.max_length is 999" in str(caught.value)
-    assert "model.tokenizer: there is no folder" in str(caught.value)
+    assert "model.tokenizer: there is no folder or file" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -20,5 +20,5 @@ def test_other_names_are_not_ours(name):
 
 
 def test_an_unknown_name_says_what_a_name_may_be():
-    with pytest.raises(UserError, match="there is no folder tinny"):
+    with pytest.raises(UserError, match="there is no folder or file tinny"):
         find("tinny")

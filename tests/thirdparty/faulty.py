@@ -1,30 +1,54 @@
-"""A package whose plugin raises in one place of our choice, and is fine everywhere else."""
+"""A plugin that raises, or hangs, in one place of our choice, and is fine everywhere else."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from tests.thirdparty.installed import Site
 
 NAME, VERSION = "plait-faulty", "0.7"
-HOOK_PLACES = ("configure", "engine_started", "step_done", "request_done", "engine_stopped")
-ENTRY_PLACES = ("import", "register", *HOOK_PLACES)  # those in the module of the entry point
+WATCHING_PLACES = ("step_done", "request_done", "engine_stopped")
+OFFERING_PLACES = ("find_model", "open_weights", "open_tokenizer")
+HOOK_PLACES = ("configure", "engine_started", *WATCHING_PLACES, *OFFERING_PLACES)
+ENTRY_PLACES = ("import", "register", "hang", *HOOK_PLACES)  # in the module of the entry point
 
-HOOKS = """\
-{imported}
-from core.hooks import hookimpl
+FAIL = """\
+PLACE = "{place}"
 
 
 def fail(place):
-    raise ValueError(f"no luck in {{place}}")
+    if place == PLACE:
+        raise ValueError(f"no luck in {{place}}")
+
+"""
+HANG = """
+def hang():
+    import time
+    while True:
+        try:
+            time.sleep(30)
+        except Exception:  # as a loop that tries again does
+            pass
+
+
+if PLACE == "hang":
+    hang()
+
+"""
+ENTRY = """
+from core.hooks import hookimpl
+
+fail("import")
 
 
 @hookimpl
 def register(registries):
-    registries.attention.register("faulty", "plait_faulty_parts:Attention")
-    registries.samplers.register("faulty", "plait_faulty_parts:FaultySampler")
-    registries.schedulers.register("faulty", "plait_faulty_parts:FaultyScheduler")
-    registries.processors.register("faulty", "plait_faulty_parts:Processor")
-    registries.sharding.register("faulty", "plait_faulty_parts:Strategy")
-    {register}
+    registries.attention.register("faulty", {attention})
+    registries.samplers.register("faulty", {sampler})
+    registries.schedulers.register("faulty", {scheduler})
+    registries.processors.register("faulty", {processor})
+    registries.sharding.register("faulty", {strategy})
+    fail("register")
 """
 HOOK = """
 
@@ -32,20 +56,12 @@ HOOK = """
 def {hook}():
     fail("{hook}")
 """
-PARTS = """\
-from dataclasses import dataclass
-
-{target}
+PARTS = """
 from core.interfaces import AttentionBackend, LogitsProcessor, Sampled, Sampler
 from core.parallel import Guard, Sharding
 from core.scheduling import QueueScheduler
 
-PLACE = "{place}"
-
-
-def fail(place):
-    if place == PLACE:
-        raise ValueError(f"no luck in {{place}}")
+fail("target")
 
 
 class Attention(AttentionBackend):
@@ -67,11 +83,6 @@ class Attention(AttentionBackend):
 
 
 class FaultySampler(Sampler):
-    @dataclass
-    class Options:
-        def __post_init__(self):
-            fail("options")
-
     def accepts(self, params):
         fail("accepts")
         return []
@@ -107,24 +118,37 @@ class Strategy(Sharding):
     @property
     def dims(self):
         fail("dims")
-        return {{"in": self.axis}}
+        return {"in": self.axis}
 
     @property
     def guard(self):
         return Faulty
 """
+CLASSES = {
+    "attention": "Attention",
+    "sampler": "FaultySampler",
+    "scheduler": "FaultyScheduler",
+    "processor": "Processor",
+    "strategy": "Strategy",
+}
+
+
+def _entry(place: str, classes: dict[str, str]) -> str:
+    hook = HOOK.format(hook=place) if place in HOOK_PLACES else ""
+    return ENTRY.format(**classes) + hook
 
 
 def install(site: Site, place: str) -> None:
     """Install plait-faulty 0.7, which raises in `place` ("" for nowhere)."""
-    raising = f'raise ValueError("no luck in {place}")'
-    body = HOOKS.format(
-        imported=raising if place == "import" else "",
-        register=raising if place == "register" else "pass",
-    )
-    if place in HOOK_PLACES:
-        body += HOOK.format(hook=place)
-    site.folder.joinpath("plait_faulty.py").write_text(body)
-    parts = PARTS.format(target=raising if place == "target" else "", place=place)
-    site.folder.joinpath("plait_faulty_parts.py").write_text(parts)
+    fail = FAIL.format(place=place)
+    paths = {kind: f'"plait_faulty_parts:{name}"' for kind, name in CLASSES.items()}
+    site.folder.joinpath("plait_faulty.py").write_text(fail + HANG + _entry(place, paths))
+    site.folder.joinpath("plait_faulty_parts.py").write_text(fail + PARTS)
     site.metadata(NAME, VERSION, {"faulty": "plait_faulty"})
+
+
+def one_file(folder: Path, place: str) -> Path:
+    """The same as a single file, which raises in `place`. -> its path."""
+    path = folder / "faulty.py"
+    path.write_text(FAIL.format(place=place) + HANG + PARTS + _entry(place, CLASSES))
+    return path

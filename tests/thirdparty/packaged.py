@@ -80,4 +80,6 @@ SCHEDULER = Example("shortest_first_scheduler", "schedulers", "shortest-first", 
 ATTENTION = Example("naive_attention", "attention", "naive", "Naive")
 STRATEGY = Example("best_logits_strategy", "sharding", "best_logits", "BestLogits")
 PROCESSOR = Example("watermark_processor", "processors", "watermark", "Watermark")
-ALL = (SAMPLER, SCHEDULER, ATTENTION, STRATEGY, PROCESSOR)
+FLEX = Example("flex_attention_backend", "attention", "flex", "Flex")
+SEQUENCE = Example("sequence_parallel", "sharding", "seq_gather", "SeqGather")
+ALL = (SAMPLER, SCHEDULER, ATTENTION, STRATEGY, PROCESSOR, FLEX, SEQUENCE)

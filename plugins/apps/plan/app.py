@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from core.errors import UserError
 from core.interfaces import App
-from plugins.apps.plan.summary import cache_of, facts
+from plugins.apps.plan.summary import Cache, cache_of, facts
 from plugins.apps.terminal import interactive, show_table
 
 if TYPE_CHECKING:
     from core.config import Config
     from core.parallel import Index, ParallelPlan
+    from core.setup import Setup
 
 HEADER = ("local shape", "<- checkpoint tensor [region]", "-> region", "read")
 
@@ -34,6 +35,13 @@ class Plan(App):
         json: str | None = field(
             default=None, metadata={"help": "file that gets all of it as JSON; - for the screen"}
         )
+        html: str | None = field(
+            default=None,
+            metadata={"help": "file that gets a page with pictures of it, for any browser"},
+        )
+        svg: str | None = field(
+            default=None, metadata={"help": "file that gets one picture of it, for a document"}
+        )
 
     options: Options
     needs_engine: ClassVar[bool] = False
@@ -49,6 +57,7 @@ class Plan(App):
             index = source.index()
         cache = cache_of(config, setup, dtype_of(config, setup))
         lines = facts(plan, index, cache)
+        self._draw(config, setup, index, cache, lines)
         if self.options.json is not None:
             self._write(plan, index, ranks, lines)
         if self.options.json != "-":
@@ -58,6 +67,29 @@ class Plan(App):
             if warning := plan.summary(index).warning:
                 print(warning, file=sys.stderr)
         return 0
+
+    def _draw(
+        self, config: Config, setup: Setup, index: Index, cache: Cache, facts: dict[str, str]
+    ) -> None:
+        wanted = {"page.html.jinja": self.options.html, "picture.svg.jinja": self.options.svg}
+        if not any(wanted.values()):
+            return
+        from core.setup import dtype_of
+        from plugins.apps.plan.content import content
+        from plugins.apps.plan.page import render
+
+        shown = content(
+            setup.checkpoint.path.resolve().name,
+            setup.plan,
+            index,
+            dtype_of(config, setup),
+            facts=facts,
+            cache=cache.ranks,
+            fold=self.options.layers == "fold",
+        )
+        for template, path in wanted.items():
+            if path is not None:
+                _save(template.split(".")[1], path, render(template, shown))
 
     def _ranks(self, count: int) -> list[int]:
         rank = self.options.rank
@@ -95,4 +127,13 @@ class Plan(App):
             print(text)
         else:
             assert self.options.json is not None
-            Path(self.options.json).write_text(text + "\n", encoding="utf-8")
+            _save("json", self.options.json, text + "\n")
+
+
+def _save(option: str, path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"run.{option}: {path} cannot be written ({error.strerror}). Choose another place."
+        ) from error

@@ -85,10 +85,15 @@ def facts(plan: ParallelPlan, index: Index, cache: Cache) -> dict[str, str]:
 
 
 def by_rank(values: Sequence[str]) -> str:
-    """A value of each rank, in their order; once if they are all the same."""
+    """A value of each rank: `5 GB on ranks 0 to 2, 4 GB on rank 3`."""
     if len(set(values)) == 1:
         return f"{values[0]} on " + ("each rank" if len(values) > 1 else "the one rank")
-    return ", ".join(values) + " on ranks 0, 1, ..."
+    ranks: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(rank)
+    return ", ".join(
+        f"{value} on rank{'s' * (len(same) > 1)} {ranges(same)}" for value, same in ranks.items()
+    )
 
 
 def amount(number: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 from toys import AXES, GATE_UP, NORMS, PLAN, Config, mistakes
 
 from core import registry
-from core.parallel import axis, even, gqa
+from core.parallel import Sharding, axis, even, gqa
 
 
 def without(key: str) -> dict[str, Any]:
@@ -160,6 +160,41 @@ def test_p5_a_strategy_that_does_not_fit_the_module(key: str, rule: Any, sentenc
         assert len(group) == 5
     else:
         assert group == ["P5 " + sentence]
+
+
+@pytest.mark.parametrize(
+    ("key", "dims", "sentence"),
+    [
+        (
+            "lm_head",
+            {"rows": "vocab"},
+            "lm_head: lost does not fit. It cuts 'rows', and the module has 'in', 'out': every "
+            "rank would hold all of it. Correct the strategy's dims, or replicate this weight.",
+        ),
+        (
+            NORMS,
+            {"in": "mlp", "inner": "mlp"},
+            "model.layers.0.self_attn.q_norm: lost does not fit. It cuts 'in', 'inner', and the "
+            "module has 'out': every rank would hold all of it. Correct the strategy's dims, or "
+            "replicate this weight. (1 more like it)",
+        ),
+    ],
+)
+def test_p5_a_strategy_that_cuts_no_dim_of_the_module(
+    key: str, dims: dict[str, str], sentence: str
+) -> None:
+    class Lost(Sharding):
+        @property
+        def dims(self) -> dict[str, str]:
+            return dims
+
+    before = registry.registries.snapshot()
+    try:
+        registry.sharding.register("lost", Lost)
+        lines = mistakes(overrides={key: "lost:mlp"})
+    finally:
+        registry.registries.restore(before)
+    assert next(line for line in lines if line.startswith("P5")) == f"P5 {sentence}"
 
 
 def test_p6_more_ranks_than_query_heads() -> None:

@@ -221,6 +221,15 @@ def test_an_object_can_be_a_plugin(site: Site, write) -> None:
         ("def step_done(plan):\n    pass\n", "'step_done' has the name of a hook: mark it"),
         ("@hookimpl\ndef step_done(plans):\n    pass\n", "plans"),
         ("raise SystemExit(3)\n", "SystemExit: 3"),
+        ("raise BaseException('odd')\n", "BaseException: odd"),
+        (
+            "@hookimpl(wrapper=True)\ndef step_done():\n    yield\n",
+            "its hook 'step_done' is a wrapper around those of other plugins.",
+        ),
+        (
+            "@hookimpl\ndef register(registries):\n    registries.samplers.register(7, 'a:B')\n",
+            "a name and a summary are text",
+        ),
     ],
 )
 def test_hooks_that_nobody_would_call_are_refused(isolated, write, body: str, said: str) -> None:

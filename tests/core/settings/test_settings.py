@@ -83,7 +83,7 @@ def test_all_mistakes_come_at_once_each_with_its_place(write) -> None:
         "Registered: fcfs.",
         "base.yaml:2: model.dtype: must be auto, float32, bfloat16 or float16, not 'flaot32'. "
         "Did you mean float32?",
-        "model.path: is required: folder of the checkpoint, or its name on the hub.",
+        "model.path: is required: folder or file of the checkpoint, or its name on the hub.",
         "command line: cache.pages: must be 1 or more, not -1.",
     ]
 

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+LLAMA = ROOT / "examples" / "plait-llama" / "src"
 FILES = {
     "backend": "wrong_attention",
     "kernels": "wrong_kernels",
@@ -54,7 +55,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, ob
     """One run of the kit for all of them: {"failed": {name: how}, "passed": {name: tests}}."""
     folder = tmp_path_factory.mktemp("kit")
     words = ["--load=" + str(HERE / "wrong" / f"{file}.py") for file in FILES.values()]
-    words.append("--load=" + str(HERE / "right" / "right_parts.py"))
+    words += ["--load=" + str(HERE / "right" / "right_parts.py"), "--load=plait_llama"]
     words += [f"--{option}={name}" for option, name in (*FAULTS, *RIGHT.items())]
     whole = write_random("Qwen3ForCausalLM", folder / "whole")
     assert whole is not None
@@ -65,7 +66,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, ob
         (own / "config.json").write_text(json.dumps(raw | {"architectures": [name]}))
         words.append(f"--reference={own}")
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, HERE, LLAMA))),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "VERDICTS": str(folder / "verdicts.json"),
     }

@@ -161,3 +161,9 @@ def test_a_large_model_needs_little_memory() -> None:
     )  # fmt: skip
 
     assert int(done.stderr.split()[-1]) * 1024 < 600e6
+
+
+def test_ranks_of_different_sizes_are_told_apart(plan: Any) -> None:
+    found = footer(plan("parallel.tensor=3", "model.config={num_key_value_heads: 4}"))
+
+    assert found["KV cache of a token"] == "128 B; 64 B on rank 0, 32 B on ranks 1 to 2"

@@ -1,24 +1,18 @@
-"""Components of every kind that share no code with the built-in ones, and no fault is known of."""
+"""Components that share no code with the built-in ones, and no fault is known of."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 import torch
 
-from core.errors import UserError
 from core.interfaces import AttentionBackend, Kernels, Runner, Sampled, Sampler, Scheduler
 from core.parallel import Guard, Sharding
-from core.registry import attention, kernels, models, runners, samplers, schedulers, sharding
+from core.registry import attention, kernels, runners, samplers, schedulers, sharding
 from core.sampling.params import SamplingParams
 from core.testing.kernels import rms_norm, rotate, silu_mul
 from core.types import Admission, StepPlan
-from models.qwen3.architecture import Qwen3
-from models.qwen3.model import Qwen3ForCausalLM
-from models.qwen3.plan import plan
 
 
 @attention.register("token-by-token")
@@ -207,28 +201,3 @@ class Warm(Runner):
         if not len(batch.sample_index):
             return hidden, Sampled(batch.sample_index)
         return hidden, self.step.sample(self.step.logits(hidden, batch), batch)
-
-
-@models.register("LlamaForCausalLM")
-class Llama(Qwen3):
-    """Qwen3 without norms of queries and keys."""
-
-    plan: ClassVar = {
-        **{key: value for key, value in plan.items() if "norm" not in key},
-        "**.{input_layernorm,post_attention_layernorm,norm}": "replicate",
-    }
-
-    @classmethod
-    def config(cls, raw, **more):
-        raw = dict(raw)
-        if raw.pop("mlp_bias", False) or raw.pop("pretraining_tp", 1) != 1:
-            raise UserError("config.json: mlp_bias and pretraining_tp are not implemented.")
-        own = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
-        return replace(super().config({**raw, **own}, **more))
-
-    @classmethod
-    def model(cls, config):
-        made = Qwen3ForCausalLM(config)
-        for layer in made.model.layers:
-            layer.self_attn.q_norm = layer.self_attn.k_norm = None
-        return made
