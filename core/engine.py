@@ -9,7 +9,7 @@ from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from core import registry
+from core import fitting, registry
 from core.errors import EngineDead, Mistakes, UserError
 from core.generation import Generation, sequences
 from core.plugins.blame import brief
@@ -53,6 +53,7 @@ class Engine:
         mistakes = Mistakes()
         with mistakes.noted():
             self.setup = read_setup(config)
+            fitting.settle(config, self.setup)
         with mistakes.noted():
             self.tokenizer: TokenizerLike | None = open_tokenizer(config)
         mistakes.tell()

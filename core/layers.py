@@ -110,7 +110,7 @@ class Linear(nn.Linear):
         self._products, self._fusing = kernels, fusing
 
     def forward(self, input: Tensor) -> Tensor:
-        if self._fusing.on:
+        if self._fusing.on and self._packed is None:
             wait = type(self) is Linear
             return self._products.product(input, self.weight, self.bias, wait=wait)
         if self._packed is None:
@@ -263,6 +263,6 @@ def bind(
         elif isinstance(module, Linear):
             if isinstance(kernels, PackedProducts):
                 module.pack(kernels, shared=owners[id(module.weight)] > 1)
-            elif isinstance(kernels, FusedProducts) and fusing is not None:
+            if isinstance(kernels, FusedProducts) and fusing is not None:
                 module.fuse(kernels, fusing)
     return list(backends.values())

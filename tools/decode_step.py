@@ -27,10 +27,19 @@ class DecodeStep:
     """All layers and the head of a step in which every request computes one token."""
 
     def __init__(
-        self, name: str, device: str = "cuda", dtype: torch.dtype = torch.bfloat16
+        self,
+        name: str,
+        device: str = "cuda",
+        dtype: torch.dtype = torch.bfloat16,
+        layers: int | None = None,
     ) -> None:
-        """`name`: such as 0.6B. On the device meta, launches can be recorded and nothing runs."""
+        """`name`: such as 0.6B; `layers`: fewer than it has.
+
+        On the device meta, launches can be recorded and nothing runs.
+        """
         raw = json.loads((SIZES / f"Qwen3-{name}" / "config.json").read_text())
+        if layers is not None:
+            raw |= {"num_hidden_layers": layers, "max_window_layers": layers}
         self.config = Qwen3Config.from_json(raw, max_length=4096)
         self.name, self.device, self.dtype = name, torch.device(device), dtype
         with torch.device("meta"):

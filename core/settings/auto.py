@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from core.config import COMPONENTS
 from core.errors import UserError
 from core.registry import registries
 
+if TYPE_CHECKING:
+    from core.config import Config
+
 CANDIDATES: dict[str, dict[str, tuple[str, ...]]] = {
-    "attention": {"cuda": ("flash", "triton", "sdpa"), "cpu": ("sdpa",)},
+    "attention": {"cuda": ("triton", "flash", "sdpa"), "cpu": ("sdpa",)},
     "kernels": {"cuda": ("triton", "torch"), "cpu": ("torch",)},
     "runner": {"cuda": ("cuda_graph", "eager"), "cpu": ("eager",)},
 }
-"""Components for a kind of device, the best first."""
+"""Components for a kind of device, the best first. `core.fitting` asks whether they fit a model."""
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
@@ -34,6 +38,11 @@ def candidates(section: str, on: str) -> tuple[str, ...]:
     if section == "executor":
         return ("torchrun",) if all(os.environ.get(name) for name in _TORCHRUN) else ("local",)
     return CANDIDATES.get(section, {}).get(on.partition(":")[0], ())
+
+
+def chose(config: Config, section: str) -> bool:
+    """Whether a section's component was chosen here."""
+    return config.origins.get(f"{section}.use", "").startswith("auto: ")
 
 
 def component(section: str, on: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from core import registry
+from core import fitting, registry
 from core.fusing import Fusing, value_of
 from core.interfaces import AttentionBackend, Kernels, Pending, Runner, Sampled, Sampler, Step
 from core.layers import Attention, allocate_cache, bind
@@ -70,28 +70,11 @@ class Worker(Step):
     def _choose(self) -> None:
         """Ask the chosen components whether they can serve this model, before memory is taken."""
         chosen = self.config
+        fitting.check(chosen, self.setup, self.model, self.device)
         self._attention: type[AttentionBackend] = registry.attention.get(chosen.attention.use)
         kernels: type[Kernels] = registry.kernels.get(chosen.kernels.use)
-        asked = chosen.cache.page_size
-        best = self._attention.best_page_size or next(iter(self._attention.page_sizes), 256)
-        self.page_size = best if asked == "auto" else asked
-        cache_dtype = chosen.cache.dtype
-        self.cache_dtype: torch.dtype = (
-            self.dtype if cache_dtype == "auto" else getattr(torch, cache_dtype)
-        )
-        wrong = [
-            f"kernels: {chosen.kernels.use}: {reason}"
-            for reason in kernels.rejects(self.dtype, self.device.type)
-        ]
-        shapes = {m.shape(self) for m in self.model.modules() if isinstance(m, Attention)}
-        wrong += [
-            f"attention: {chosen.attention.use}: {reason}"
-            for reason in sorted({r for shape in shapes for r in self._attention.rejects(shape)})
-        ]
-        if wrong:
-            from core.errors import UserError
-
-            raise UserError("\n".join(wrong))
+        place = fitting.place(chosen, self.setup, self._attention, self.device)
+        self.page_size, self.cache_dtype = place.page_size, place.cache_dtype
         self.kernels = kernels(chosen.kernels.options)
         self.runner: Runner = registry.runners.get(chosen.runner.use)(chosen.runner.options)
         if chosen.cache.pages is not None or chosen.cache.memory is not None:

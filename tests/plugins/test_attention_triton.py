@@ -174,6 +174,8 @@ def test_prompts_may_be_left_to_flash_attention(
             assert_close(case.run(backend), case.expected(), HALF, wish)
     install(monkeypatch, 2, capability=(9, 0))
     assert instance(replace(case.shape, device="cuda"))._flash is None
+    install(monkeypatch, 2, capability=(8, 0))
+    assert instance(replace(case.shape, device="cuda"))._flash is not None
     assert instance(replace(case.shape, device="cuda"), prompts="flash")._flash is not None
     install(monkeypatch, capability=(9, 0))
     with pytest.raises(UserError, match=r"FlashAttention 3 .* is not installed"):

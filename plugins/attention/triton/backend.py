@@ -50,7 +50,7 @@ class TritonAttention(AttentionBackend):
             default="auto",
             metadata={
                 "help": "what attends from prompts: triton, or a flash that is installed; auto: "
-                "FlashAttention 3 or 4 if there is one"
+                "FlashAttention if there is one that was written for the GPU"
             },
         )
 
@@ -105,7 +105,10 @@ class TritonAttention(AttentionBackend):
         choice = choose(self.shape, decodes=False)
         if wish == "flash" and choice.best is None:
             raise UserError(f"attention: triton: prompts=flash: {choice}.")
-        if choice.best is None or (wish == "auto" and choice.best.number == 2):
+        if choice.best is None:
+            return None
+        # 2 was written for Ampere: from Hopper on it has the older matrix instructions
+        if wish == "auto" and choice.best.number == 2 and _hopper_or_later():
             return None
         log.info("attention: triton: prompts by %s", choice)
         return FlashPrompts(choice.best(self.shape))
@@ -183,3 +186,7 @@ class TritonAttention(AttentionBackend):
         work, _ = meta.private[self]
         self._launches.fused(qkv, norms, rope, positions, cache, meta, work, out)
         return out
+
+
+def _hopper_or_later() -> bool:
+    return torch.cuda.get_device_capability() >= (9, 0)

@@ -44,6 +44,8 @@ class TritonKernels(Kernels):
         reasons = []
         if device != "cuda" and not interpreted():
             reasons.append(f"it runs on CUDA GPUs, not on {device!r}; kernels: torch runs anywhere")
+        elif device == "cuda" and torch.cuda.get_device_capability() < (8, 0):
+            reasons.append("it needs a device of compute capability 8.0 (Ampere) or above")
         if dtype not in DTYPES:
             reasons.append(f"it computes in float32, bfloat16 and float16, not in {dtype}")
         return reasons

@@ -23,7 +23,7 @@ def test_auto_passes_over_what_is_missing(parts, monkeypatch) -> None:
     config = load(None, ["model.path=x", "executor=local"])
     assert config.attention.use == "sdpa"
     assert config.origins["attention.use"] == (
-        "auto: on cuda; flash needs plait_absent; triton is not registered"
+        "auto: on cuda; triton is not registered; flash needs plait_absent"
     )
 
 
