@@ -118,6 +118,16 @@ class CacheConfig:
     )
 
 
+@dataclass(kw_only=True)
+class ObserveConfig:
+    """What plugins may hand to callers of what they see inside the model."""
+
+    memory: str = field(
+        default="1GiB",
+        metadata={"help": "most that one request may get; one that could need more is refused"},
+    )
+
+
 @dataclass
 class Component:
     """A component chosen by name: `sampler: NAME`, or `sampler: {use: NAME, option: value}`."""
@@ -155,6 +165,10 @@ class Config:
     )
     cache: CacheConfig = field(
         default_factory=CacheConfig, metadata={"help": "the paged key-value cache"}
+    )
+    observe: ObserveConfig = field(
+        default_factory=ObserveConfig,
+        metadata={"help": "what plugins may hand to callers of what they see inside the model"},
     )
     attention: Component = field(
         default_factory=lambda: Component("auto"), metadata={"help": "the attention backend"}

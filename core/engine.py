@@ -10,8 +10,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from core import registry
+from core.admission import reasons
 from core.errors import EngineDead, Mistakes, UserError
-from core.generation import Generation, sequences
+from core.generation import Generation, ends, most_tokens, sequences
+from core.observing import Observers
 from core.plugins.blame import brief
 from core.setup import open_tokenizer, read_setup
 from core.startup import announce
@@ -56,6 +58,7 @@ class Engine:
         with mistakes.noted():
             self.tokenizer: TokenizerLike | None = open_tokenizer(config)
         mistakes.tell()
+        self.observers = Observers(config, self.setup)
         executor = registry.executors.get(config.executor.use)
         self.executor: Executor = executor(config.executor.options, config)
         try:
@@ -73,9 +76,8 @@ class Engine:
             self._owner: dict[Request, Generation] = {}
             self._flight: deque[Launched] = deque()
             self._random = random.Random(config.model.seed)
-            self._count = 0
             self._dead: EngineDead | None = None
-            self._closed = False
+            self._count, self._closed = 0, False
             announce(self, time.monotonic() - began)
             self.hooks.engine_started(engine=self)
         except BaseException:
@@ -86,8 +88,6 @@ class Engine:
 
     def admissible(self, prompt: Sequence[int], params: SamplingParams) -> None:
         """UserError with every reason why this prompt cannot be run with these parameters."""
-        from core.admission import reasons
-
         if found := reasons(self, prompt, params):
             raise UserError("\n".join(found))
 
@@ -113,18 +113,16 @@ class Engine:
         id = str(self._count - 1) if id is None else id
         if id in self._generations:
             raise UserError(f"request {id!r} is still running. Give each request its own id.")
-        stops = frozenset(params.stop_token_ids or ())
-        stops |= frozenset() if params.ignore_eos else self.eos_ids
-        room = self.limits.max_length if params.max_tokens is None else params.max_tokens
         requests = sequences(
             id,
             prompt,
             params,
             seed=params.seed if params.seed is not None else self._random.getrandbits(63),
-            stop_ids=stops,
-            limit=min(len(prompt) + room, self.limits.max_length),
+            stop_ids=ends(params, self.eos_ids),
+            limit=most_tokens(prompt, params, self.limits),
             priority=priority,
             salt=salt,
+            reads_cache=not self.observers.need_prompt(params),
         )
         generation = Generation(id, text, list(prompt), params, requests, self.tokenizer, live=live)
         with ExitStack() as undo:
@@ -206,6 +204,7 @@ class Engine:
             self.scheduler.drop(launched.plan.requests)
             raise
         news = self.scheduler.update(launched.plan, output)
+        self.observers.take(launched.plan, output, self._owner)
         seconds = time.monotonic() - launched.at
         self.hooks.step_done(plan=launched.plan, output=output, seconds=seconds)
         return self._report(launched.plan, output, news)
@@ -253,6 +252,7 @@ class Engine:
         del self._generations[generation.id]
         for request in generation.requests:
             del self._owner[request]
+            self.observers.finish(request)
         output = generation.output()
         for request in generation.requests:
             self.hooks.request_done(request=request, output=output)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from core.sampling.params import SamplingParams
     from core.text import TokenizerLike
-    from core.types import TokenLogprobs
+    from core.types import Limits, TokenLogprobs
 
 
 class Answer:
@@ -97,6 +97,7 @@ class Answer:
             stop_reason=reason,
             delta=delta,
             error=request.error,
+            extras=request.extras,
         )
 
 
@@ -173,6 +174,18 @@ class Generation:
         )
 
 
+def ends(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
+    """The ids that end a request; `eos_ids` are the model's own."""
+    stops = frozenset(params.stop_token_ids or ())
+    return stops if params.ignore_eos else stops | eos_ids
+
+
+def most_tokens(prompt: Sequence[int], params: SamplingParams, limits: Limits) -> int:
+    """How many tokens a request may hold, prompt and output together."""
+    room = limits.max_length if params.max_tokens is None else params.max_tokens
+    return min(len(prompt) + room, limits.max_length)
+
+
 def sequences(
     id: str,
     prompt: Sequence[int],
@@ -183,6 +196,7 @@ def sequences(
     limit: int,
     priority: int = 0,
     salt: str | None = None,
+    reads_cache: bool = True,
 ) -> list[Request]:
     """The `n` requests of a prompt. Each has its own seed; `limit` is the most tokens of each."""
     return [
@@ -196,6 +210,7 @@ def sequences(
             priority=priority,
             arrival=time.monotonic(),
             salt=salt,
+            reads_cache=reads_cache,
         )
         for index in range(params.n)
     ]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from core.engine import Engine
     from core.outputs import RequestOutput
     from core.registry import Registries
+    from core.setup import Setup
     from core.types import Request, StepOutput, StepPlan
 
 PROJECT = "plait"
@@ -25,6 +26,7 @@ OFFERING = ("register", "find_model", "open_weights", "open_tokenizer")
 
 ACTING = (
     "configure",
+    "observers",
     "engine_started",
     "step_done",
     "request_done",
@@ -93,6 +95,18 @@ def open_tokenizer(path: Path) -> Any:
     Return None when the format is not yours; the first answer counts.
 
     Errors: as for `find_model`.
+    """
+
+
+@hookspec
+def observers(config: Config, setup: Setup) -> Any:
+    """Return a new `core.interfaces.Observer`, or None: it sees inside the model for the requests
+    that ask by their `extra_args`.
+
+    Called in every process of an engine, before anything is loaded: once for the engine and once
+    for each rank.
+
+    Errors: whatever it raises ends the start, as in `configure`.
     """
 
 

@@ -27,8 +27,9 @@ CHAPTERS = (
         "vocabulary, P pages of the longest request.",
         {
             "core.types": "Request StepPlan Admission StepOutput TokenLogprobs Batch "
-            "AttentionMetadata AttentionShape KVLayer Limits",
-            "core.interfaces": "Step Sampled Pending",
+            "AttentionMetadata AttentionShape KVLayer Limits Watched",
+            "core.interfaces": "Step Sampled Pending Observer",
+            "core.sampling.deferred": "Deferred",
             "core.sampling.rows": "SampleRows History",
             "core.engine": "Engine",
             "core.config": "Config Component",

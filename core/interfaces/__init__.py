@@ -12,6 +12,7 @@ is taken to fit. docs/compatibility.md says what changes a version.
 from core.interfaces.compute import AttentionBackend, Kernels, Runner, Step
 from core.interfaces.control import Executor, Pending, Scheduler
 from core.interfaces.model import App, Architecture
+from core.interfaces.observing import Observer
 from core.interfaces.sampling import LogitsProcessor, Sampled, Sampler
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Executor",
     "Kernels",
     "LogitsProcessor",
+    "Observer",
     "Pending",
     "Runner",
     "Sampled",

@@ -26,6 +26,7 @@ BUILTIN = (
     "plugins.executors",
     "plugins.apps",
     "plugins.sources",
+    "plugins.observers",
     "models.qwen3",
 )
 

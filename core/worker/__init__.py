@@ -11,6 +11,7 @@ import torch
 from core import registry
 from core.interfaces import AttentionBackend, Kernels, Pending, Sampled, Sampler, Step
 from core.layers import Attention, allocate_cache, bind
+from core.observing import observers_of
 from core.parallel import allocate, guard, load
 from core.sampling.logprobs import prompt_logprobs
 from core.sampling.one_by_one import one_by_one
@@ -21,9 +22,11 @@ from core.worker import batching
 from core.worker.memory import affordable_pages, check_room
 from core.worker.rows import RequestRows
 from core.worker.staging import Staging
+from core.worker.watching import Watching, observed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
     from torch import Tensor
 
@@ -145,6 +148,7 @@ class Worker(Step):
         self.sampler: Sampler = registry.samplers.get(self.config.sampler.use)(
             self.config.sampler.options, limits
         )
+        self._watching = Watching(observers_of(self.config, self.setup), self.model, self.comm)
         self.runner = registry.runners.get(self.config.runner.use)(self.config.runner.options)
         self._prompts: dict[int, tuple[int, np.ndarray]] = {}  # rows that want prompt logprobs
         self.runner.prepare(self, limits)
@@ -181,24 +185,35 @@ class Worker(Step):
         batch.rows.record(sampled.ids)
         return sampled
 
+    def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
+        """All three, one after the other; a step that samples nothing ends with the first."""
+        hidden = self.forward(batch)
+        if len(batch.sample_index) == 0:  # chunks of prompts, none of which ends here
+            return hidden, Sampled(ids=batch.sample_index)
+        return hidden, self.sample(self.logits(hidden, batch), batch)
+
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Pending:
         """Start a step. Returns at once on CUDA; on a CPU the step is done on return."""
         self.sampling.release(plan.released)
         for row in plan.released.tolist():
             self._prompts.pop(row, None)
+        self._watching.release(plan.released)
         self.rows.apply(plan)
         self.sampling.admit(plan.admitted)
         for admission in plan.admitted:
             if admission.params.prompt_logprobs is not None:
                 prompt = admission.tokens[: admission.prompt_length]
                 self._prompts[admission.row] = (admission.params.prompt_logprobs, prompt)
+        self._watching.admit(plan.admitted)
+        asked = self._watching.of_step(plan)
         batch = batching.build(plan, self.rows, self.sampling)
         for backend in self.backends:
             backend.plan(batch.attention)
-        hidden, sampled = self.runner.run(batch)
+        run = self.run if asked else self.runner.run
+        (hidden, sampled), extras = observed(lambda: run(batch), batch, asked)
         about_prompts = self._about_prompts(plan, hidden) if self._prompts else {}
-        return _Launched(plan, sampled, about_prompts)
+        return _Launched(plan, sampled, about_prompts, extras)
 
     def _about_prompts(self, plan: StepPlan, hidden: Tensor) -> dict[int, list[TokenLogprobs]]:
         """Log probabilities of the prompt tokens that follow the tokens of this step."""
@@ -222,8 +237,13 @@ class _Launched(Pending):
     """Ids on their way to the host, in a pinned buffer of their own."""
 
     def __init__(
-        self, plan: StepPlan, sampled: Sampled, about_prompts: dict[int, list[TokenLogprobs]]
+        self,
+        plan: StepPlan,
+        sampled: Sampled,
+        about_prompts: dict[int, list[TokenLogprobs]],
+        extras: Mapping[str, Mapping[int, Any]],
     ) -> None:
+        self._extras = extras
         self._plan, self._sampled, self._about_prompts = plan, sampled, about_prompts
         self._event: torch.cuda.Event | None = None
         ids = sampled.ids
@@ -252,4 +272,5 @@ class _Launched(Pending):
             logprobs=sampled.logprobs or {},
             prompt_logprobs=self._about_prompts,
             errors=errors,
+            extras={name: dict(seen) for name, seen in self._extras.items()},
         )
