@@ -214,7 +214,7 @@ def _unpack(plugins: tuple[str, ...], strict: bool, state: bytes) -> Config:
     load_like(plugins, strict)
     config = Config.__new__(Config)
     try:
-        config.__dict__.update(pickle.loads(state))
+        config.__dict__.update(pickle.loads(state), plugins=list(plugins))
     except (AttributeError, ImportError) as error:
         raise UserError(
             f"a process of the engine cannot find a component that was chosen: {error}. It was "
