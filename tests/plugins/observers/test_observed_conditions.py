@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from core import SamplingParams
 from tests.plugins.observers.conftest import matches, modules, prompts
@@ -69,6 +70,22 @@ def test_all_layers_are_those_of_transformers(engine, inside, plain, device, set
             matches(output.outputs[0], prompt, inside)
         else:
             assert output.outputs[0].extras == {}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_that_hold_a_part_of_the_tokens_each(engine, inside, device, size) -> None:
+    example = TESTS.parent / "examples/one_file/sequence_parallel"
+    plan = yaml.safe_load(example.with_suffix(".yaml").read_text())["parallel"]["plan"]
+    plugins = [*THREADS["plugins"], str(example.with_suffix(".py"))]
+    settings = {"plugins": plugins, "executor": "threads"}
+    with engine(device, parallel={"tensor": size, "plan": plan}, **settings) as llm:
+        for index in (0, 5):
+            (output,) = llm.generate(
+                prompt_token_ids=[prompts()[index]],
+                sampling_params=SamplingParams(temperature=0, max_tokens=4, extra_args=ALL),
+                use_tqdm=False,
+            )
+            matches(output.outputs[0], prompts()[index], inside)
 
 
 def test_two_ranks_in_two_processes(engine, inside, plain, device) -> None:
