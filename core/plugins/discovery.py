@@ -27,6 +27,7 @@ BUILTIN = (
     "plugins.apps",
     "plugins.sources",
     "plugins.observers",
+    "plugins.serve",
     "models.qwen3",
 )
 
