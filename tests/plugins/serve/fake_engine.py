@@ -108,9 +108,10 @@ class FakeEngine:
         if self.dead is not None:
             raise EngineDead(self.dead)
         running = sum(bool(asked.submission.open) for asked in self.asked)
-        return {"running": running, "waiting": 0, "pages_total": 64, "pages_free": 64 - running,
-                "pages_cached": 0, "pages_owned": running, "prefix_queries": 0, "prefix_hits": 0,
-                "prefix_evictions": 0, "preemptions": 0, "steps": 0, "planned_tokens": 0}  # fmt: skip
+        zeros = ("waiting", "pages_cached", "prefix_queries", "prefix_hits", "prefix_evictions")
+        zeros += ("preemptions", "steps", "planned_tokens")
+        pages = {"pages_total": 64, "pages_free": 64 - running, "pages_owned": running}
+        return {"running": running, **pages, **dict.fromkeys(zeros, 0)}
 
     def _wrong(self, ids: list[int], params: SamplingParams) -> list[str]:
         wrong = []
