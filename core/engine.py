@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from core import registry
 from core.admission import reasons
 from core.errors import EngineDead, Mistakes, UserError
-from core.generation import Generation, ends, most_tokens, sequences
+from core.generation import Generation, most_tokens, sequences, stop_ids
 from core.observing import Observers
 from core.plugins.blame import brief
 from core.setup import open_tokenizer, read_setup
@@ -84,8 +84,6 @@ class Engine:
             self.executor.shutdown()
             raise
 
-    # requests
-
     def admissible(self, prompt: Sequence[int], params: SamplingParams) -> None:
         """UserError with every reason why this prompt cannot be run with these parameters."""
         if found := reasons(self, prompt, params):
@@ -118,7 +116,7 @@ class Engine:
             prompt,
             params,
             seed=params.seed if params.seed is not None else self._random.getrandbits(63),
-            stop_ids=ends(params, self.eos_ids),
+            stop_ids=stop_ids(params, self.eos_ids),
             limit=most_tokens(prompt, params, self.limits),
             priority=priority,
             salt=salt,
@@ -153,8 +151,6 @@ class Engine:
     def busy(self) -> bool:
         """Whether a further `step` has something to do."""
         return bool(self._generations) or bool(self._flight)
-
-    # steps
 
     def step(self) -> list[RequestOutput]:
         """Launch the next step, and take in one that is finished, if any must or can be.

@@ -174,7 +174,7 @@ class Generation:
         )
 
 
-def ends(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
+def stop_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
     """The ids that end a request; `eos_ids` are the model's own."""
     stops = frozenset(params.stop_token_ids or ())
     return stops if params.ignore_eos else stops | eos_ids
