@@ -28,7 +28,7 @@ CHAPTERS = (
         {
             "core.types": "Request StepPlan Admission StepOutput TokenLogprobs Batch "
             "AttentionMetadata AttentionShape KVLayer Limits Watched",
-            "core.interfaces": "Step Sampled Pending Observer",
+            "core.interfaces": "Step Sampled Pending Observer Dialect",
             "core.sampling.deferred": "Deferred",
             "core.sampling.rows": "SampleRows History",
             "core.engine": "Engine",
