@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from core import registry
 from core.admission import reasons
 from core.errors import EngineDead, Mistakes, UserError
-from core.generation import Generation, most_tokens, sequences, stop_ids
+from core.generation import Generation, TokensOnly, logprobs_of, prompt_logprobs_of, sequences
 from core.observing import Observers
 from core.plugins.blame import brief
-from core.setup import open_tokenizer, read_setup
+from core.setup import end_ids, open_tokenizer, read_setup
 from core.startup import announce
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.config import Config
+    from core.generation import Follower
     from core.interfaces import Executor, Pending, Sampler, Scheduler
     from core.outputs import RequestOutput
     from core.sampling.params import SamplingParams
@@ -41,6 +42,9 @@ class Launched(NamedTuple):
 
 class Engine:
     """Runs requests step by step. Step N + 1 is planned and launched before N's ids are known.
+
+    Set `on_step` to follow the ids of each step as they are: no text is made then, and no stop
+    string heeded.
 
     Not thread-safe: one thread adds, steps and aborts.
     """
@@ -68,15 +72,13 @@ class Engine:
             # asked whether it accepts a request; the one that samples lives in the worker
             sampler = registry.samplers.get(config.sampler.use)
             self.sampler: Sampler = sampler(config.sampler.options, self.limits)
-            ends = self.setup.checkpoint.eos_ids()
-            ends |= self.tokenizer.eos_ids if self.tokenizer else set()
-            # a checkpoint may name ids that its model cannot sample
-            self.eos_ids = frozenset(id for id in ends if id < self.limits.vocab_size)
+            self.eos_ids = end_ids(self.setup, self.tokenizer, self.limits)
             self._generations: dict[str, Generation] = {}
             self._owner: dict[Request, Generation] = {}
             self._flight: deque[Launched] = deque()
             self._random = random.Random(config.model.seed)
             self._dead: EngineDead | None = None
+            self.on_step: Follower | None = None
             self._count, self._closed = 0, False
             announce(self, time.monotonic() - began)
             self.hooks.engine_started(engine=self)
@@ -116,13 +118,14 @@ class Engine:
             prompt,
             params,
             seed=params.seed if params.seed is not None else self._random.getrandbits(63),
-            stop_ids=stop_ids(params, self.eos_ids),
-            limit=most_tokens(prompt, params, self.limits),
+            eos_ids=self.eos_ids,
+            limits=self.limits,
             priority=priority,
             salt=salt,
             reads_cache=not self.observers.need_prompt(params),
         )
-        generation = Generation(id, text, list(prompt), params, requests, self.tokenizer, live=live)
+        kind = TokensOnly if self.on_step else Generation
+        generation = kind(id, text, list(prompt), params, requests, self.tokenizer, live=live)
         with ExitStack() as undo:
             for request in requests:
                 self.scheduler.add(request)
@@ -132,16 +135,16 @@ class Engine:
         self._generations[id] = generation
         return id
 
-    def abort(self, id: str) -> RequestOutput | None:
-        """End a request wherever it is. -> what it had so far; None when it is not running."""
+    def abort(self, id: str, index: int | None = None) -> RequestOutput | None:
+        """End a request or one of its answers. -> what it had; None: not there, or others go on."""
         generation = self._generations.get(id)
         if generation is None:
             return None
-        for request in generation.requests:
+        for request in generation.requests if index is None else [generation.requests[index]]:
             if request.finish_reason is None:
                 self.scheduler.finish(request, "abort")
             self._look(generation, request, None)
-        return self._retire(generation)
+        return self._retire(generation) if generation.finished else None
 
     def runs(self, id: str) -> bool:
         """Whether a request was added and has not ended."""
@@ -208,14 +211,12 @@ class Engine:
     def _report(
         self, plan: StepPlan, output: StepOutput, news: Sequence[Request]
     ) -> list[RequestOutput]:
-        logprobs = {}
-        if output.logprobs:
-            sampled = [r for r, wanted in zip(plan.requests, plan.sample, strict=True) if wanted]
-            logprobs = {sampled[s]: found for s, found in output.logprobs.items()}
-        for b, positions in output.prompt_logprobs.items():
-            request = plan.requests[b]
+        if self.on_step:
+            self.on_step(plan, output, news)
+        logprobs = logprobs_of(plan, output)
+        for request, first, positions in prompt_logprobs_of(plan, output):
             if (owner := self._owner.get(request)) and owner.requests[0] is request:
-                owner.take_prompt_logprobs(int(plan.starts[b]) + 1, positions)
+                owner.take_prompt_logprobs(first, positions)
         changed: dict[str, Generation] = {}
         for request in news:
             generation = self._owner.get(request)
@@ -267,6 +268,8 @@ class Engine:
             if generation is not None and generation.finished:
                 self._look(generation, request, None)
                 finished.append(self._retire(generation))
+        if self.on_step:
+            self.on_step(plan, None, plan.requests)
         return finished
 
     def check_alive(self) -> None:
