@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from core.errors import UserError
+from core.generation import most_tokens
 
 if TYPE_CHECKING:
     from core.engine import Engine
@@ -42,7 +43,10 @@ def reasons(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> li
         found += str(error).splitlines()
     if params.stop and engine.tokenizer is None:
         found.append("stop strings need a tokenizer. Use stop_token_ids, or set model.tokenizer.")
-    found += engine.sampler.accepts(params)
+    if not found:
+        limit = most_tokens(prompt, params, limits)
+        found += engine.observers.reasons(params, len(prompt), limit)
+    found += engine.sampler.accepts(engine.observers.others(params))
     return found
 
 

@@ -119,6 +119,16 @@ class CacheConfig:
     )
 
 
+@dataclass(kw_only=True)
+class ObserveConfig:
+    """What plugins may hand to callers of what they see inside the model."""
+
+    memory: str = field(
+        default="1GiB",
+        metadata={"help": "most that one request may get; one that could need more is refused"},
+    )
+
+
 @dataclass
 class Component:
     """A component chosen by name: `sampler: NAME`, or `sampler: {use: NAME, option: value}`."""
@@ -156,6 +166,10 @@ class Config:
     )
     cache: CacheConfig = field(
         default_factory=CacheConfig, metadata={"help": "the paged key-value cache"}
+    )
+    observe: ObserveConfig = field(
+        default_factory=ObserveConfig,
+        metadata={"help": "what plugins may hand to callers of what they see inside the model"},
     )
     attention: Component = field(
         default_factory=lambda: Component("auto"), metadata={"help": "the attention backend"}
@@ -201,7 +215,7 @@ def _unpack(plugins: tuple[str, ...], strict: bool, state: bytes) -> Config:
     load_like(plugins, strict)
     config = Config.__new__(Config)
     try:
-        config.__dict__.update(pickle.loads(state))
+        config.__dict__.update(pickle.loads(state), plugins=list(plugins))
     except (AttributeError, ImportError) as error:
         raise UserError(
             f"a process of the engine cannot find a component that was chosen: {error}. It was "

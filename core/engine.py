@@ -10,16 +10,19 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from core import fitting, registry
+from core.admission import reasons
 from core.errors import EngineDead, Mistakes, UserError
-from core.generation import Generation, sequences
+from core.generation import Generation, TokensOnly, logprobs_of, prompt_logprobs_of, sequences
+from core.observing import Observers
 from core.plugins.blame import brief
-from core.setup import open_tokenizer, read_setup
+from core.setup import end_ids, open_tokenizer, read_setup
 from core.startup import announce
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from core.config import Config
+    from core.generation import Follower
     from core.interfaces import Executor, Pending, Sampler, Scheduler
     from core.outputs import RequestOutput
     from core.sampling.params import SamplingParams
@@ -40,6 +43,9 @@ class Launched(NamedTuple):
 class Engine:
     """Runs requests step by step. Step N + 1 is planned and launched before N's ids are known.
 
+    Set `on_step` to follow the ids of each step as they are: no text is made then, and no stop
+    string heeded.
+
     Not thread-safe: one thread adds, steps and aborts.
     """
 
@@ -57,6 +63,7 @@ class Engine:
         with mistakes.noted():
             self.tokenizer: TokenizerLike | None = open_tokenizer(config)
         mistakes.tell()
+        self.observers = Observers(config, self.setup)
         executor = registry.executors.get(config.executor.use)
         self.executor: Executor = executor(config.executor.options, config)
         try:
@@ -66,29 +73,22 @@ class Engine:
             # asked whether it accepts a request; the one that samples lives in the worker
             sampler = registry.samplers.get(config.sampler.use)
             self.sampler: Sampler = sampler(config.sampler.options, self.limits)
-            ends = self.setup.checkpoint.eos_ids()
-            ends |= self.tokenizer.eos_ids if self.tokenizer else set()
-            # a checkpoint may name ids that its model cannot sample
-            self.eos_ids = frozenset(id for id in ends if id < self.limits.vocab_size)
+            self.eos_ids = end_ids(self.setup, self.tokenizer, self.limits)
             self._generations: dict[str, Generation] = {}
             self._owner: dict[Request, Generation] = {}
             self._flight: deque[Launched] = deque()
             self._random = random.Random(config.model.seed)
-            self._count = 0
             self._dead: EngineDead | None = None
-            self._closed = False
+            self.on_step: Follower | None = None
+            self._count, self._closed = 0, False
             announce(self, time.monotonic() - began)
             self.hooks.engine_started(engine=self)
         except BaseException:
             self.executor.shutdown()
             raise
 
-    # requests
-
     def admissible(self, prompt: Sequence[int], params: SamplingParams) -> None:
         """UserError with every reason why this prompt cannot be run with these parameters."""
-        from core.admission import reasons
-
         if found := reasons(self, prompt, params):
             raise UserError("\n".join(found))
 
@@ -114,20 +114,19 @@ class Engine:
         id = str(self._count - 1) if id is None else id
         if id in self._generations:
             raise UserError(f"request {id!r} is still running. Give each request its own id.")
-        stops = frozenset(params.stop_token_ids or ())
-        stops |= frozenset() if params.ignore_eos else self.eos_ids
-        room = self.limits.max_length if params.max_tokens is None else params.max_tokens
         requests = sequences(
             id,
             prompt,
             params,
             seed=params.seed if params.seed is not None else self._random.getrandbits(63),
-            stop_ids=stops,
-            limit=min(len(prompt) + room, self.limits.max_length),
+            eos_ids=self.eos_ids,
+            limits=self.limits,
             priority=priority,
             salt=salt,
+            reads_cache=not self.observers.need_prompt(params),
         )
-        generation = Generation(id, text, list(prompt), params, requests, self.tokenizer, live=live)
+        kind = TokensOnly if self.on_step else Generation
+        generation = kind(id, text, list(prompt), params, requests, self.tokenizer, live=live)
         with ExitStack() as undo:
             for request in requests:
                 self.scheduler.add(request)
@@ -137,16 +136,16 @@ class Engine:
         self._generations[id] = generation
         return id
 
-    def abort(self, id: str) -> RequestOutput | None:
-        """End a request wherever it is. -> what it had so far; None when it is not running."""
+    def abort(self, id: str, index: int | None = None) -> RequestOutput | None:
+        """End a request or one of its answers. -> what it had; None: not there, or others go on."""
         generation = self._generations.get(id)
         if generation is None:
             return None
-        for request in generation.requests:
+        for request in generation.requests if index is None else [generation.requests[index]]:
             if request.finish_reason is None:
                 self.scheduler.finish(request, "abort")
             self._look(generation, request, None)
-        return self._retire(generation)
+        return self._retire(generation) if generation.finished else None
 
     def runs(self, id: str) -> bool:
         """Whether a request was added and has not ended."""
@@ -156,8 +155,6 @@ class Engine:
     def busy(self) -> bool:
         """Whether a further `step` has something to do."""
         return bool(self._generations) or bool(self._flight)
-
-    # steps
 
     def step(self) -> list[RequestOutput]:
         """Launch the next step, and take in one that is finished, if any must or can be.
@@ -207,6 +204,7 @@ class Engine:
             self.scheduler.drop(launched.plan.requests)
             raise
         news = self.scheduler.update(launched.plan, output)
+        self.observers.take(launched.plan, output, self._owner)
         seconds = time.monotonic() - launched.at
         self.hooks.step_done(plan=launched.plan, output=output, seconds=seconds)
         return self._report(launched.plan, output, news)
@@ -214,14 +212,12 @@ class Engine:
     def _report(
         self, plan: StepPlan, output: StepOutput, news: Sequence[Request]
     ) -> list[RequestOutput]:
-        logprobs = {}
-        if output.logprobs:
-            sampled = [r for r, wanted in zip(plan.requests, plan.sample, strict=True) if wanted]
-            logprobs = {sampled[s]: found for s, found in output.logprobs.items()}
-        for b, positions in output.prompt_logprobs.items():
-            request = plan.requests[b]
+        if self.on_step:
+            self.on_step(plan, output, news)
+        logprobs = logprobs_of(plan, output)
+        for request, first, positions in prompt_logprobs_of(plan, output):
             if (owner := self._owner.get(request)) and owner.requests[0] is request:
-                owner.take_prompt_logprobs(int(plan.starts[b]) + 1, positions)
+                owner.take_prompt_logprobs(first, positions)
         changed: dict[str, Generation] = {}
         for request in news:
             generation = self._owner.get(request)
@@ -254,6 +250,7 @@ class Engine:
         del self._generations[generation.id]
         for request in generation.requests:
             del self._owner[request]
+            self.observers.finish(request)
         output = generation.output()
         for request in generation.requests:
             self.hooks.request_done(request=request, output=output)
@@ -272,6 +269,8 @@ class Engine:
             if generation is not None and generation.finished:
                 self._look(generation, request, None)
                 finished.append(self._retire(generation))
+        if self.on_step:
+            self.on_step(plan, None, plan.requests)
         return finished
 
     def check_alive(self) -> None:

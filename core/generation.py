@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, logprob_dict
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
     from core.sampling.params import SamplingParams
     from core.text import TokenizerLike
-    from core.types import TokenLogprobs
+    from core.types import Limits, StepOutput, StepPlan, TokenLogprobs
+
+Follower = Callable[["StepPlan", "StepOutput | None", "Sequence[Request]"], None]
+"""What `Engine.on_step` may be: gets each step that was taken in, before anything else is made of
+it: its plan, its output (None: it failed), and the requests that got ids or ended by it."""
 
 
 class Answer:
@@ -97,6 +102,7 @@ class Answer:
             stop_reason=reason,
             delta=delta,
             error=request.error,
+            extras=request.extras,
         )
 
 
@@ -173,29 +179,74 @@ class Generation:
         )
 
 
+class TokensOnly(Generation):
+    """One whose text somebody else makes of the ids that he follows: here it has none."""
+
+    def take(self, request: Request, logprobs: list[TokenLogprobs] | None) -> str | None:
+        return None
+
+    def take_prompt_logprobs(self, first: int, positions: list[TokenLogprobs]) -> None:
+        return None
+
+    def waits_for_end(self, request: Request) -> bool:
+        return request.finish_reason is None
+
+
+def logprobs_of(plan: StepPlan, output: StepOutput) -> dict[Request, list[TokenLogprobs]]:
+    """What a step reports of the ids that it sampled, by request."""
+    if not output.logprobs:
+        return {}
+    sampled = [r for r, wanted in zip(plan.requests, plan.sample, strict=True) if wanted]
+    return {sampled[s]: found for s, found in output.logprobs.items()}
+
+
+def prompt_logprobs_of(
+    plan: StepPlan, output: StepOutput
+) -> list[tuple[Request, int, list[TokenLogprobs]]]:
+    """What a step reports of prompts: request, position of the first token, an entry a token."""
+    return [
+        (plan.requests[b], int(plan.starts[b]) + 1, positions)
+        for b, positions in output.prompt_logprobs.items()
+    ]
+
+
+def stop_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
+    """The ids that end a request; `eos_ids` are the model's own."""
+    stops = frozenset(params.stop_token_ids or ())
+    return stops if params.ignore_eos else stops | eos_ids
+
+
+def most_tokens(prompt: Sequence[int], params: SamplingParams, limits: Limits) -> int:
+    """How many tokens a request may hold, prompt and output together."""
+    room = limits.max_length if params.max_tokens is None else params.max_tokens
+    return min(len(prompt) + room, limits.max_length)
+
+
 def sequences(
     id: str,
     prompt: Sequence[int],
     params: SamplingParams,
     *,
     seed: int,
-    stop_ids: frozenset[int],
-    limit: int,
+    eos_ids: frozenset[int],
+    limits: Limits,
     priority: int = 0,
     salt: str | None = None,
+    reads_cache: bool = True,
 ) -> list[Request]:
-    """The `n` requests of a prompt. Each has its own seed; `limit` is the most tokens of each."""
+    """The `n` requests of a prompt. Each has its own seed; `eos_ids` are the model's own ends."""
     return [
         Request(
             id=id if params.n == 1 else f"{id}/{index}",
             prompt=list(prompt),
             params=params,
             seed=(seed + index) & (2**64 - 1),
-            stop_ids=stop_ids,
-            limit=limit,
+            stop_ids=stop_ids(params, eos_ids),
+            limit=most_tokens(prompt, params, limits),
             priority=priority,
             arrival=time.monotonic(),
             salt=salt,
+            reads_cache=reads_cache,
         )
         for index in range(params.n)
     ]

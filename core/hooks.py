@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from core.engine import Engine
     from core.outputs import RequestOutput
     from core.registry import Registries
+    from core.setup import Setup
     from core.types import Request, StepOutput, StepPlan
 
 PROJECT = "plait"
@@ -25,6 +26,7 @@ OFFERING = ("register", "find_model", "open_weights", "open_tokenizer")
 
 ACTING = (
     "configure",
+    "observers",
     "engine_started",
     "step_done",
     "request_done",
@@ -66,9 +68,10 @@ def configure(config: Config) -> None:
 
 @hookspec(firstresult=True)
 def find_model(name: str) -> Any:
-    """Return the folder (a Path) of the checkpoint that you call `name`, or None.
+    """Return the folder or file (a Path) of the checkpoint that you call `name`, or None.
 
-    Asked when `model.path` is no folder, before the hub is. The first answer counts.
+    Asked when `model.path` or `model.tokenizer` is neither on the disk, before the hub is. The
+    first answer counts.
 
     Errors: a UserError says what is wrong with a model that is yours, and ends the run. Anything
     else counts as None, and is told once; from a plugin that is named it ends the run.
@@ -79,7 +82,10 @@ def find_model(name: str) -> Any:
 def open_weights(path: Path) -> Any:
     """Return a weight source (a `core.parallel.Source`) for the checkpoint at `path`, or None.
 
-    Return None when the format is not yours. Asked when `model.weights` is `auto`; the first
+    Return None when the format is not yours, and quickly: every model is shown to you. `path` is
+    the folder or file behind `model.path`. Asked where there is no config.json, so that
+    `Source.config` can stand in for it, and when `model.weights` is `auto`: once to compare the
+    source's index with the plan, and once in each rank. Each source is closed after use. The first
     answer counts.
 
     Errors: as for `find_model`. Raise UserError for a file of your format that is damaged.
@@ -90,9 +96,24 @@ def open_weights(path: Path) -> Any:
 def open_tokenizer(path: Path) -> Any:
     """Return a tokenizer (a `core.text.TokenizerLike`) for the model at `path`, or None.
 
-    Return None when the format is not yours; the first answer counts.
+    Return None when the format is not yours; the first answer counts. `path` is the folder or file
+    behind `model.tokenizer`, or else behind `model.path`. Asked once, in the engine's process.
+    `core.text.Tokenizer` makes one of a `tokenizers.Tokenizer`, special tokens and chat templates.
+    Answers end at its `eos_ids`, and at the `eos_token_id` of the configuration.
 
     Errors: as for `find_model`.
+    """
+
+
+@hookspec
+def observers(config: Config, setup: Setup) -> Any:
+    """Return a new `core.interfaces.Observer`, or None: it sees inside the model for the requests
+    that ask by their `extra_args`.
+
+    Called in every process of an engine, before anything is loaded: once for the engine and once
+    for each rank.
+
+    Errors: whatever it raises ends the start, as in `configure`.
     """
 
 

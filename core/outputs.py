@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from core.types import FinishReason, TokenLogprobs
@@ -32,6 +32,7 @@ class CompletionOutput:
     stop_reason: int | str | None = None  # the stop string or stop token id; None for an end id
     delta: str = ""  # the text that is new since the previous output of this request
     error: str | None = None  # the sentence behind finish_reason "error"
+    extras: dict[str, Any] = field(default_factory=dict)  # what plugins saw; once it is finished
 
     def finished(self) -> bool:
         return self.finish_reason is not None

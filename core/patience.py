@@ -97,7 +97,6 @@ class Patience:
 
     def __init__(self, limit: float, *, throws: bool = True) -> None:
         self.limit = limit
-        self._throws = throws
         self._first_word = min(limit, FIRST_WORD) if throws else limit
         self._turn: _Turn | None = None
         self._over = threading.Event()
@@ -164,8 +163,7 @@ class Patience:
             if not any(_imports(frame, SHARED) for frame in _until(stack, turn.module)):
                 # a machine that stood still in between was not waiting for anybody
                 turn.spent += min(now - max(before, turn.began), 10 * TICK)
-            waited = now - turn.began if self._throws else turn.spent
-            if not turn.told and waited >= self._first_word:
+            if not turn.told and turn.spent >= self._first_word:
                 turn.told = True
                 end = f"It is given up after {self.limit:g} s ({VARIABLE}). "
                 self._say("waiting for {} at {}. " + end * bool(self._restore), turn, stack)

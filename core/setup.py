@@ -136,6 +136,14 @@ def open_tokenizer(config: Config) -> TokenizerLike | None:
     return Tokenizer.open(path)
 
 
+def end_ids(setup: Setup, tokenizer: TokenizerLike | None, limits: Limits) -> frozenset[int]:
+    """The ids that end a text according to the checkpoint and the tokenizer."""
+    ends = setup.checkpoint.eos_ids()
+    ends |= tokenizer.eos_ids if tokenizer else set()
+    # a checkpoint may name ids that its model cannot sample
+    return frozenset(id for id in ends if id < limits.vocab_size)
+
+
 def check_weights(config: Config, setup: Setup) -> None:
     """Compare the checkpoint's headers with the plan, once for all ranks.
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy as np
     import torch
     from numpy.typing import NDArray
@@ -42,6 +44,8 @@ class Request:
     priority: int = 0  # lower runs first
     arrival: float = 0.0  # time.monotonic()
     salt: str | None = None  # requests with different salts never share cached pages
+    reads_cache: bool = True  # whether it may begin with cached pages, whose tokens nobody computes
+    extras: dict[str, Any] = field(default_factory=dict)  # what observers have for its caller
 
     output: list[int] = field(default_factory=list)
     row: int = -1  # the row that it occupies on every worker; -1: none
@@ -114,6 +118,7 @@ class StepOutput:
     logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)  # by s
     prompt_logprobs: dict[int, list[TokenLogprobs]] = field(default_factory=dict)  # by b
     errors: dict[int, str] = field(default_factory=dict)  # by b: why this request cannot go on
+    extras: dict[str, Mapping[int, Any]] = field(default_factory=dict)  # by observer, by b
 
 
 class KVLayer(NamedTuple):
@@ -163,6 +168,18 @@ class Decodes:
     context_lens: Ints  # [B] tokens that it attends to, this step's included
     pages: Ints  # [B] the page that this step's token is the first of, -1 when it has its page
     sampled: SampleRows  # the same requests
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watched:
+    """What a step computes of one request that asks for an observer."""
+
+    b: int  # which request of the step
+    first: int  # its first token among the T of the step
+    count: int  # its tokens in this step
+    start: int  # position of the first one
+    prompt_length: int
+    params: SamplingParams
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ CHAPTERS = (
         "vocabulary, P pages of the longest request.",
         {
             "core.types": "Request StepPlan Admission StepOutput TokenLogprobs Batch "
-            "AttentionMetadata AttentionShape KVLayer Limits",
-            "core.interfaces": "Step Sampled Pending",
+            "AttentionMetadata AttentionShape KVLayer Limits Watched",
+            "core.interfaces": "Step Sampled Pending Observer Dialect",
+            "core.sampling.deferred": "Deferred",
             "core.sampling.rows": "SampleRows History",
             "core.engine": "Engine",
             "core.config": "Config Component",
@@ -54,7 +55,7 @@ CHAPTERS = (
         {
             "core.parallel": "axis even gqa vocab experts Axis Partition Infeasible Guard guard "
             "Communicator Solo ThreadGroup connect Format formats_of Index DictSource "
-            "ParallelPlan verify_plan load unshard on_meta",
+            "ParallelPlan verify_plan load unshard on_meta dtype_name",
             "core.parallel.groups": "rows_of",
             "core.parallel.formats": "DENSE",
             "core.parallel.recipe": "Box Range slices",
@@ -89,10 +90,11 @@ CHAPTERS = (
         {
             "core.testing.attention": "AttentionCase",
             "core.testing.kernels": "HeadsCase",
-            "core.testing.sampling": "make_rows shares assert_drawn",
+            "core.testing.sampling": "make_rows limits shares assert_drawn",
             "core.testing.traffic": "Traffic",
             "core.testing.ranks": "Ranks",
             "core.testing.checkpoints": "write_random sequences reference_logits",
+            "core.testing.command": "run_kit",
         },
     ),
 )

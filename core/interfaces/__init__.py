@@ -11,16 +11,19 @@ is taken to fit. docs/compatibility.md says what changes a version.
 
 from core.interfaces.compute import AttentionBackend, Kernels, Runner, Step
 from core.interfaces.control import Executor, Pending, Scheduler
-from core.interfaces.model import App, Architecture
+from core.interfaces.model import App, Architecture, Dialect
+from core.interfaces.observing import Observer
 from core.interfaces.sampling import LogitsProcessor, Sampled, Sampler
 
 __all__ = [
     "App",
     "Architecture",
     "AttentionBackend",
+    "Dialect",
     "Executor",
     "Kernels",
     "LogitsProcessor",
+    "Observer",
     "Pending",
     "Runner",
     "Sampled",

@@ -161,7 +161,8 @@ class Step:
     comm: Communicator  # what a runner finds out by itself, all ranks must find out alike
 
     def plan(self, batch: Batch) -> None:
-        """Let the backends prepare. Once for each batch, before `forward`."""
+        """Let the backends prepare: before `forward` of a captured batch, which leaves that to the
+        runner. Of any other batch `forward` does it."""
         for backend in self.backends:
             backend.plan(batch.attention)
 
@@ -180,7 +181,6 @@ class Step:
 
     def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
         """All stages, one after the other."""
-        self.plan(batch)
         return self.finish(self.forward(batch), batch)
 
     def finish(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Sampled]:
@@ -222,7 +222,10 @@ class Runner(ABC):
 
     def reserve(self, step: Step, limits: Limits) -> int:
         """Bytes of device memory that `prepare` and what follows will take beside the largest
-        eager step. Asked with a cache of one page, before the size of the real one is chosen."""
+        eager step.
+
+        `step` has a cache of one page; `limits` are final but for its size. Returns 0 by default.
+        """
         return 0
 
     def close(self) -> None:

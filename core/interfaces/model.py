@@ -35,6 +35,18 @@ class App(ABC):
         """-> exit status."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """The tags that a model family writes around what is not plain text. None: it has no such tags.
+
+    Since 0.1.
+    """
+
+    thinking: tuple[str, str] | None = None  # before and after what it thinks, ahead of the answer
+    thinking_switch: str | None = None  # the chat template's variable; false: it does not think
+    tool_call: tuple[str, str] | None = None  # around {"name": ..., "arguments": {...}}
+
+
 class Architecture(ABC):
     """A model family, registered under the name in config.json's `architectures`.
 
@@ -46,6 +58,7 @@ class Architecture(ABC):
     plan: ClassVar[Mapping[str, Any]]
     ignore: ClassVar[tuple[str, ...]] = ()
     rename: ClassVar[Mapping[str, str]] = {}
+    dialect: ClassVar[Dialect] = Dialect()  # how answers of its chat models are to be read
 
     @classmethod
     @abstractmethod

@@ -91,7 +91,8 @@ class Source(ABC):
         """
 
     def read_into(self, name: str, box: Box, out: Tensor) -> None:
-        """Write a region to `out`, on the host, of the region's shape and the tensor's type."""
+        """Write the region `box` of the tensor `name` to `out`, on the host, of that shape and the
+        tensor's type."""
         out.copy_(self.read(name, box).reshape(out.shape))
 
     def close(self) -> None:

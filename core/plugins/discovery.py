@@ -26,6 +26,8 @@ BUILTIN = (
     "plugins.executors",
     "plugins.apps",
     "plugins.sources",
+    "plugins.observers",
+    "plugins.serve",
     "models.qwen3",
 )
 

@@ -109,6 +109,6 @@ KINDS = {
             "weights in numpy files, mapped into memory",
             "sources",
         ),
-        Kind("observer", "observer", "observer", "says how long the steps of an engine took"),
+        Kind("observer", "step observer", "observer", "says how long the steps of an engine took"),
     )
 }

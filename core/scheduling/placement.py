@@ -36,10 +36,15 @@ class Placement:
 
     def find(self, request: Request) -> list[int]:
         """Cached pages that begin this request. At least one token is left to compute."""
-        if not self.prefix_cache or request.params.prompt_logprobs is not None:
-            return []  # log probabilities of a prompt need its hidden states
+        if not self._reads(request):
+            return []
         full = (len(request) - 1) // self.page_size
         return self.pool.find(self._keys_of(request).of(request, 0, full))
+
+    def _reads(self, request: Request) -> bool:
+        # log probabilities of a prompt need its hidden states
+        wanted = request.reads_cache and request.params.prompt_logprobs is None
+        return self.prefix_cache and wanted
 
     def admit(self, request: Request, found: list[int], spare: int, step: int) -> bool:
         """Give a request a row, the pages that `find` found, and fresh ones for its other tokens.
@@ -51,7 +56,7 @@ class Placement:
             return False
         self.pool.share(found)
         self.running.add(request, found, self.pool.take(fresh), self.page_size, step)
-        if self.prefix_cache and request.params.prompt_logprobs is None:
+        if self._reads(request):
             self.queries += len(request)
             self.hits += request.computed
         if request.preemptions == 0:

@@ -57,9 +57,10 @@ def out_of_range(config: Config) -> list[tuple[str, str]]:
         "cache.memory_fraction",
         f"must be above 0 and at most 1, not {fraction}.",
     )
-    if cache.memory is not None:
-        try:
-            demand(parse_bytes(cache.memory) > 0, "cache.memory", "must be more than nothing.")
-        except UserError as error:
-            found.append(("cache.memory", str(error)))
+    for key, size in (("cache.memory", cache.memory), ("observe.memory", config.observe.memory)):
+        if size is not None:
+            try:
+                demand(parse_bytes(size) > 0, key, "must be more than nothing.")
+            except UserError as error:
+                found.append((key, str(error)))
     return found

@@ -66,7 +66,7 @@ def normal(tree: Node) -> Node:
     for section, node in list(tree.children.items()):
         if section in COMPONENTS and not isinstance(node.value, dict):
             tree.value[section] = Node({"use": node}, node.origin)
-        elif section in ("model", "parallel", "cache") and node.value is None:
+        elif section in ("model", "parallel", "cache", "observe") and node.value is None:
             del tree.value[section]
     return tree
 

@@ -45,6 +45,7 @@ WISHES = [  # of one step
 
 
 def limits(vocab_size: int) -> Limits:
+    """The sizes of a small engine, for a model with so many tokens."""
     return Limits(
         max_num_seqs=64,
         max_num_batched_tokens=64,

@@ -12,6 +12,7 @@ from core import fitting, registry
 from core.fusing import Fusing, value_of
 from core.interfaces import AttentionBackend, Kernels, Pending, Runner, Sampled, Sampler, Step
 from core.layers import Attention, allocate_cache, bind
+from core.observing import observers_of
 from core.parallel import allocate, guard, load
 from core.sampling.one_by_one import one_by_one
 from core.sampling.rows import SamplingTable
@@ -23,6 +24,7 @@ from core.worker.memory import affordable_pages, check_room, gib, out_of_memory
 from core.worker.prompts import PromptLogprobs
 from core.worker.rows import RequestRows
 from core.worker.staging import Staging
+from core.worker.watching import Watching, observed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,6 +193,7 @@ class Worker(Step):
             self.config.sampler.options, limits
         )
         self._prompts = PromptLogprobs(staging)
+        self._watching = Watching(observers_of(self.config, self.setup), self.model, self.comm)
         self._landings = Landings(limits.max_num_seqs)
 
     def disassemble(self) -> None:
@@ -198,11 +201,14 @@ class Worker(Step):
         for module in self.model.modules():
             if isinstance(module, Attention):
                 del module.cache, module.backend, module.fused
-        del self.backends, self.rows, self.sampling, self.sampler, self._prompts, self._landings
+        del self.backends, self.rows, self.sampling, self.sampler, self._prompts
+        del self._watching, self._landings
 
     # the stages of a step, which a runner calls or captures
 
     def forward(self, batch: Batch) -> Tensor:
+        if not batch.captured:
+            self.plan(batch)
         with self._fusing.allowed(batch.captured):
             hidden: Tensor = self.model(batch)
         return hidden
@@ -239,9 +245,13 @@ class Worker(Step):
             torch.cuda.set_device(self.device)
         self.sampling.release(plan.released)
         self._prompts.release(plan.released)
+        self._watching.release(plan.released)
         self.rows.admit(plan.admitted)
         self.sampling.admit(plan.admitted)
         self._prompts.admit(plan.admitted)
+        self._watching.admit(plan.admitted)
+        asked = self._watching.of_step(plan)
+        eager = eager or bool(asked)
         if not eager and len(plan.rows) <= self.runner.most_decodes:
             decodes = batching.decodes(plan, self.page_size, self.sampling)
             if decodes is not None:
@@ -249,9 +259,10 @@ class Worker(Step):
                 return Launched(plan, self.runner.decode(decodes), {}, self._landings)
         self.rows.append(plan)
         batch = batching.build(plan, self.rows, self.sampling, self.kernels)
-        hidden, sampled = self.run(batch) if eager else self.runner.run(batch)
+        run = self.run if eager else self.runner.run
+        (hidden, sampled), extras = observed(lambda: run(batch), batch, asked)
         about_prompts = self._prompts.of_step(plan, hidden, self.model.logits)  # type: ignore[arg-type]
-        return Launched(plan, sampled, about_prompts, self._landings)
+        return Launched(plan, sampled, about_prompts, self._landings, extras)
 
     def close(self) -> None:
         """Drop what was captured: collectives may be in it, so before the ranks part. And break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -85,7 +85,9 @@ class Launched(Pending):
         sampled: Sampled,
         about_prompts: Mapping[int, list[TokenLogprobs]],
         landings: Landings,
+        extras: Mapping[str, Mapping[int, Any]] | None = None,
     ) -> None:
+        self._extras = extras or {}
         self._plan, self._sampled, self._about_prompts = plan, sampled, about_prompts
         self._landings = landings
         self._landing: Landing | None = None
@@ -145,4 +147,5 @@ class Launched(Pending):
             logprobs=dict(sampled.logprobs or {}),
             prompt_logprobs=dict(self._about_prompts),
             errors=errors,
+            extras={name: dict(seen) for name, seen in self._extras.items()},
         )

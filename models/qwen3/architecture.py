@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.interfaces import Architecture
 from models.qwen3.config import Qwen3Config
+from models.qwen3.dialect import dialect
 from models.qwen3.plan import axes, ignore, plan
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class Qwen3(Architecture):
     axes = axes
     plan = plan
     ignore = ignore
+    dialect = dialect
 
     @classmethod
     def config(

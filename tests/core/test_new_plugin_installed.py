@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -66,8 +65,8 @@ def environment(wheel: Path, tmp_path: Path) -> Environment:
     folder = tmp_path / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (own,) = folder.glob("lib/python*/site-packages")
-    others = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (own / "others.pth").write_text("\n".join(sorted(others)))
+    others = [p for p in sys.path if Path(p).name in ("site-packages", "dist-packages")]
+    (own / "others.pth").write_text("\n".join(others))
     made = Environment(folder)
     # an editable Plait beside the tests' torch must not be taken for this one
     words = ["-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", str(wheel)]

@@ -9,7 +9,7 @@ from tests.thirdparty.installed import Site
 NAME, VERSION = "plait-faulty", "0.7"
 WATCHING_PLACES = ("step_done", "request_done", "engine_stopped")
 OFFERING_PLACES = ("find_model", "open_weights", "open_tokenizer")
-HOOK_PLACES = ("configure", "engine_started", *WATCHING_PLACES, *OFFERING_PLACES)
+HOOK_PLACES = ("configure", "observers", "engine_started", *WATCHING_PLACES, *OFFERING_PLACES)
 ENTRY_PLACES = ("import", "register", "hang", *HOOK_PLACES)  # in the module of the entry point
 
 FAIL = """\

@@ -11,6 +11,7 @@ from core.errors import UserError
 
 TEXTS = (
     "the wind in the willows",
+    "hind",  # "in" goes before "nd"
     "The  wind,\n\n\tblown - it's!",
     "naïve café 漢字 🙂",
     "<|im_start|>user\nin the<|im_end|>\n",
@@ -18,7 +19,7 @@ TEXTS = (
 )
 PIECES = [
     *"▁thewind",
-    *["▁t", "th", "he", "in", "nd", "▁th", "the", "▁the", "▁w", "win", "ind", "wind", "▁wind"],
+    *["▁t", "th", "he", "in", "nd", "▁th", "the", "▁the", "win", "wind", "▁wind", "▁w"],
     ".",
     ",",
 ]
@@ -36,7 +37,7 @@ def sentencepiece(writer, size, prefix=True) -> None:
     """A few pieces with scores, all bytes, one token of the user's."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *PIECES]
     kinds = [2, 3, 3, *[6] * 256, *[1] * len(PIECES)]
-    scores = [0.0] * 259 + [-float(len(PIECES) - at) for at in range(len(PIECES))]
+    scores = [0.0] * 259 + [-float(at) for at in range(len(PIECES))]
     tokens, kinds = [*tokens, "<think>"], [*kinds, 4]
     scores += [-1000.0] * (size - len(scores))
     kinds += [5] * (size - len(tokens))

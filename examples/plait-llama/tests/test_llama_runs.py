@@ -8,7 +8,7 @@ from pathlib import Path
 import plait_llama
 import pytest
 import torch
-from gguf_files import write_gguf
+from gguf_files import byte_level, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from core import LLM, SamplingParams
@@ -44,14 +44,20 @@ def test_text_and_chats_are_those_of_transformers(ranks, file) -> None:
     assert [output.outputs[0].token_ids for output in outputs] == expected
 
 
-def test_an_answer_ends_where_the_file_says(file) -> None:
+@pytest.mark.parametrize("end", ["eos", "eot", "eom"])
+def test_an_answer_ends_where_the_file_says(end, random_llama, tmp_path) -> None:
+    def tokenizer(writer, size):
+        byte_level(writer, size)
+        for number, name in enumerate(("eos", "eot", "eom"), 10):
+            writer.kv_data[0].pop(f"tokenizer.ggml.{name}_token_id", None)
+            writer.add_uint32(f"tokenizer.ggml.{name}_token_id", number)
+
+    file = write_gguf(random_llama(), tmp_path / "model.gguf", tokenizer=tokenizer)
+    wanted = 10 + ("eos", "eot", "eom").index(end)
     with LLM(file, **SETTINGS) as llm:
-        ends = llm.engine.eos_ids
-        assert ends == llm.get_tokenizer().eos_ids
-        assert len(ends) == 1
-        certain = SamplingParams(logit_bias={next(iter(ends)): 1e4})
-        (output,) = llm.chat(CHAT, certain)
-    assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("", "stop")
+        assert llm.engine.eos_ids == {10, 11, 12}
+        (output,) = llm.chat(CHAT, SamplingParams(logit_bias={wanted: 1e4}))
+    assert (output.outputs[0].finish_reason, output.outputs[0].token_ids) == ("stop", [wanted])
 
 
 def test_the_configuration_that_comes_with_it(file, tmp_path) -> None:

@@ -35,7 +35,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def engine(**settings: Any) -> LLM:
-    words: dict[str, Any] = {"device": "cpu", "plugins": ["plait-trace"], "cache": SMALL}
+    """With steps that are launched before the one before is over, as on a GPU."""
+    words: dict[str, Any] = {
+        "device": "cpu",
+        "plugins": ["plait-trace"],
+        "cache": SMALL,
+        "executor": {"use": "local", "overlap": "on"},
+    }
     return LLM("tiny", **(words | settings))
 
 
@@ -96,7 +102,7 @@ def test_every_sample_has_a_track_with_a_name(file: Path) -> None:
 
 
 def test_steps_say_what_they_compute(file: Path) -> None:
-    with engine(max_num_batched_tokens=8) as llm:
+    with engine(max_num_batched_tokens=8, max_num_seqs=2) as llm:
         llm.generate(PROMPTS, params(4))
     events = read(file)
     (steps,) = slices(events, STEPS)
@@ -112,7 +118,7 @@ def test_steps_say_what_they_compute(file: Path) -> None:
 
 
 def test_a_step_lasts_from_its_launch(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with engine() as llm:
+    with engine(executor={"use": "local", "overlap": "off"}) as llm:
         submit = llm.engine.executor.submit
 
         def slow(plan: Any) -> Any:
@@ -146,6 +152,18 @@ def test_who_never_ran_was_queued(file: Path) -> None:
         ["queued"],
         ["queued", "prefill", "decode"],
     ]
+
+
+def test_a_step_that_comes_too_late_for_a_request_does_not_begin_it_anew(file: Path) -> None:
+    """The next step is on its way when a token ends the text."""
+    with engine() as llm:
+        (output,) = llm.generate(PROMPTS[0], params(3))
+        stop = SamplingParams(temperature=0, stop_token_ids=output.outputs[0].token_ids[2:])
+        (output,) = llm.generate(PROMPTS[0], stop)
+        assert output.outputs[0].finish_reason == "stop"
+        llm.generate(PROMPTS[1], params(3))
+    tracks = list(slices(read(file), REQUESTS))
+    assert [names(track) for track in tracks] == [["queued", "prefill", "decode"]] * 3
 
 
 def test_nothing_but_running_requests_stays_in_memory(file: Path) -> None:

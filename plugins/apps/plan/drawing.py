@@ -84,6 +84,7 @@ def picture(tensor: TensorMap, scale: Scale, ranks: int) -> Picture:
         (top, bottom), (left, right) = region.rows, region.columns
         across, down = width * (right - left) / columns, height * (bottom - top) / rows
         share = region.elements / (rows * columns)
+        portion = "all" if share == 1 else f"{share:.3g}"
         who = readers(region.ranks, ranks)
         where = f"rows {top} to {bottom - 1}"
         if len(tensor.shape) > 1:
@@ -98,7 +99,7 @@ def picture(tensor: TensorMap, scale: Scale, ranks: int) -> Picture:
                 down,
                 region.ranks,
                 short if fits else "",
-                f"{who}: {where}, {share:.3g} of {tensor.name}".replace(", 1 of", ", all of"),
+                f"{who}: {where}, {portion} of {tensor.name}",
             )
         )
     return Picture(tensor, width, height, tuple(tiles))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import time
 
 import pytest
 
-from core import plugins
+from core import plugins, settings
 from core.errors import UserError
 from core.registry import registries
 from tests.thirdparty.installed import Site
@@ -56,11 +57,17 @@ def test_it_is_waited_for_once(hanging: str) -> None:
     assert hanging in loaded.notes()[0]
 
 
-def test_further_processes_of_an_engine_leave_it_out(hanging: str, site: Site) -> None:
+def test_further_processes_of_an_engine_leave_it_out(parts, hanging: str, site: Site) -> None:
     plugins.load(["good"])
-    words = plugins.words_for_others(["good"])
-    assert words == ("good", "no:hang")
-    code = f"from core import plugins; print(plugins.load({list(words)}).notes())"
+    assert plugins.words_for_others(["good"]) == ("good", "no:hang")
+    path = site.folder / "config.pickle"
+    path.write_bytes(pickle.dumps(settings.load(None, ["model.path=x"], plugins=["good"])))
+    code = (
+        "import pickle\nfrom core import plugins\n"
+        f"config = pickle.load(open({str(path)!r}, 'rb'))\n"
+        "plugins.acting(config)\n"
+        "print([note for note in plugins.load_like(config.plugins).notes()])\n"
+    )
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True,

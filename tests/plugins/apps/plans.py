@@ -42,6 +42,8 @@ def toy_plans(draw: st.DrawFn) -> ParallelPlan:
     }
     if on_disk != "split":
         rule["source"] = "gate_up_proj"
+    if draw(st.booleans()):
+        rule["perm"] = [1, 0]  # the weight is stored transposed
     head: dict[str, Any] = {"strategy": "vocab_head"}
     if draw(st.booleans()) and not config.tie_word_embeddings:
         head["perm"] = [1, 0]

@@ -68,10 +68,11 @@ def test_the_area_of_a_rank_is_its_share_of_the_tensor(plan: ParallelPlan, pixel
         for rank in range(plan.tensor):
             area = sum(t.width * t.height for t in drawn.tiles if rank in t.ranks)
             assert area * unit == pytest.approx(wanted[tensor.names[0]][rank].sum())
-        for tile in drawn.tiles:
-            assert tile.x >= 0 <= tile.y
-            assert tile.x + tile.width <= drawn.width + 1e-6
-            assert tile.y + tile.height <= drawn.height + 1e-6
+        rows, columns = tensor.flat
+        for tile, region in zip(drawn.tiles, tensor.regions, strict=True):
+            across = np.array([tile.x, tile.x + tile.width]) * columns / drawn.width
+            down = np.array([tile.y, tile.y + tile.height]) * rows / drawn.height
+            assert (*across, *down) == pytest.approx((*region.columns, *region.rows))
 
 
 @few

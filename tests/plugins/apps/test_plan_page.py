@@ -253,6 +253,7 @@ def test_neighbouring_ranks_have_different_colours() -> None:
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 MEASURE = """<iframe id=f src="{page}" style="width:{width}px;height:900px;border:0"></iframe>
 <script>f.onload = () => {{ const e = f.contentDocument.documentElement
+e.querySelectorAll("details").forEach(found => found.open = true)
 document.body.append("measured " + [e.scrollWidth, e.clientWidth].join(" ")) }}</script>"""
 
 

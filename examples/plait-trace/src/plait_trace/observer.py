@@ -41,7 +41,7 @@ class Observer:
         if not path.parent.is_dir() or path.is_dir():
             raise UserError(
                 f"{VARIABLE} is {str(path)!r}: there is no such folder, or no file can be there. "
-                f"Name a file, such as {VARIABLE}=/tmp/{USUAL}."
+                f"Name a file, such as {VARIABLE}={USUAL}."
             )
 
     @hookimpl
@@ -72,7 +72,7 @@ class Observer:
             *events,
             slice_(
                 STEPS, 0, f"step {plan.number}", self._micros(start), self._micros(now),
-                requests=len(counts), tokens=sum(counts), decoding=counts.count(1),
+                requests=len(counts), tokens=sum(counts), of_one_token=counts.count(1),
                 sampled=int(plan.sample.sum()), since_launch_us=round(1e6 * seconds),
             ),
             counter("tokens", self._micros(start), computed=sum(counts)),

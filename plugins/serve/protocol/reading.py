@@ -1,0 +1,128 @@
+"""JSON bodies become structs: every mistake is named, all of them at once."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, ClassVar, TypeVar, get_type_hints
+
+import msgspec
+
+from plugins.serve.protocol.errors import ApiError
+
+DEEPEST = 100
+"""Lists and objects inside one another; a schema of a tool has a dozen."""
+
+
+class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A request. A field that is null counts as left out, unless null is a value of its own.
+
+    `refused` are fields that the protocol has and this server does not serve: a sentence for each,
+    and the values that ask for nothing.
+    """
+
+    refused: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
+
+
+Body = TypeVar("Body", bound=RequestBody)
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """A body as a JSON object. ApiError when it is none."""
+    try:
+        found = msgspec.json.decode(data)
+    except RecursionError:
+        raise ApiError("The body is nested too deeply.", code="invalid_json") from None
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ApiError(
+            f"The body is not valid JSON: {_plain(str(error))}.", code="invalid_json"
+        ) from None
+    if not isinstance(found, dict):
+        raise ApiError(f"The body must be a JSON object, not {_named(found)}.", code="invalid_json")
+    if _depth(found) > DEEPEST:
+        raise ApiError(
+            f"The body is nested too deeply: {DEEPEST} levels are the most.", code="invalid_json"
+        )
+    return found
+
+
+def read(raw: Mapping[str, Any], kind: type[Body]) -> Body:
+    """The struct of a request. ApiError with every field that is unknown, missing or wrong."""
+    types = _types(kind)
+    values: dict[str, Any] = {}
+    mistakes: list[tuple[str, str]] = []
+    for name, value in raw.items():
+        if value is None and (name in types or name in kind.refused):
+            continue
+        if name in types:
+            try:
+                values[name] = msgspec.convert(value, types[name])
+            except msgspec.ValidationError as error:
+                mistakes.append((name, _wrong_type(name, str(error))))
+            except RecursionError:
+                mistakes.append((name, f"{name} is nested too deeply."))
+        elif (sentence := _refusal(kind, name, value)) is not None:
+            mistakes.append((name, sentence))
+    for field in msgspec.structs.fields(kind):
+        if field.required and raw.get(field.name) is None:
+            mistakes.append((field.name, f"{field.name} is missing."))
+    if mistakes:
+        raise ApiError(
+            "\n".join(sentence for _, sentence in mistakes),
+            param=mistakes[0][0],
+            code="invalid_value",
+        )
+    return kind(**values)
+
+
+def _refusal(kind: type[RequestBody], name: str, value: Any) -> str | None:
+    if name not in kind.refused:
+        near = difflib.get_close_matches(name, _types(kind), n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        return f"{name[:100]} is not a field of this request.{hint}"
+    sentence, harmless = kind.refused[name]
+    if any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in harmless):
+        return None
+    return f"{name} is not supported. {sentence}".rstrip()
+
+
+@cache
+def _types(kind: type[RequestBody]) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {field: hints[field] for field in kind.__struct_fields__}
+
+
+def _wrong_type(name: str, complaint: str) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$[0]`" as a sentence about the field."""
+    sentence, _, path = complaint.partition(" - at `$")
+    where = re.sub(r"\[\.\.\.\]", "", path.rstrip("`"))
+    return f"{name}{where}: {_plain(sentence[:1].lower() + sentence[1:])}."
+
+
+def _plain(sentence: str) -> str:
+    return sentence.replace("`", "").replace(" | ", " or ").rstrip(".")
+
+
+def _named(value: object) -> str:
+    names = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _depth(value: object) -> int:
+    """How many lists and objects are inside one another; a level at a time, no recursion."""
+    depth, level = 0, [value]
+    while level:
+        inner: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner.extend(v for v in item.values() if isinstance(v, dict | list))
+            elif isinstance(item, list) and item and isinstance(item[0], int | str):
+                # token ids or texts, mostly: the one pass in C that a long prompt is worth
+                if not set(map(type, item)) <= {int, str}:
+                    inner.extend(v for v in item if isinstance(v, dict | list))
+            elif isinstance(item, list):
+                inner.extend(v for v in item if isinstance(v, dict | list))
+        level, depth = inner, depth + 1
+    return depth

@@ -1,0 +1,167 @@
+"""The fields that every request for text has, and the SamplingParams that they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from core.errors import UserError
+from core.sampling.params import SamplingParams
+from plugins.serve.protocol.errors import ApiError
+from plugins.serve.protocol.structured import StructuredFields
+
+MOST_ANSWERS = 128  # n, as OpenAI has it
+MOST_LOGPROBS = 20  # the best tokens of a position
+MOST_STOPS = 64
+MOST_BAD_WORDS = 256
+INT32 = 2**31 - 1
+
+
+def bounds(low: float, high: float, **more: Any) -> Meta:
+    """What the published schema says; the core's checks decide, and say why."""
+    return Meta(extra_json_schema={"minimum": low, "maximum": high, **more})
+
+
+TokenIds = Annotated[list[int], Meta(extra_json_schema={"items": {"type": "integer"}})]
+Stop = Annotated[
+    str | list[str],
+    Meta(
+        extra_json_schema={
+            "anyOf": [
+                {"type": "string", "minLength": 1},
+                {
+                    "type": "array",
+                    "items": {"type": "string", "minLength": 1},
+                    "maxItems": MOST_STOPS,
+                },
+            ]
+        }
+    ),
+]
+
+
+class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a stream tells besides the answer."""
+
+    include_usage: bool | None = None  # a last event with the numbers of tokens
+    continuous_usage_stats: bool | None = None  # the numbers so far in every event
+    include_obfuscation: bool | None = None  # of no effect
+
+
+class GenerationRequest(StructuredFields, kw_only=True):
+    """What completions and chat have in common."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    n: Annotated[int, bounds(1, MOST_ANSWERS)] | None = None
+    max_tokens: Annotated[int, bounds(1, INT32)] | None = None
+    temperature: Annotated[float, bounds(0, 100)] | None = None
+    top_p: Annotated[float, bounds(0, 1, exclusiveMinimum=0)] | None = None
+    stop: Stop | None = None
+    seed: Annotated[int, bounds(-(2**63), 2**63 - 1)] | None = None
+    presence_penalty: Annotated[float, bounds(-2, 2)] | None = None
+    frequency_penalty: Annotated[float, bounds(-2, 2)] | None = None
+    logit_bias: dict[str, float] | None = None
+
+    top_k: Annotated[int, bounds(-1, INT32)] | None = None
+    min_p: Annotated[float, bounds(0, 1)] | None = None
+    repetition_penalty: Annotated[float, bounds(0, 100, exclusiveMinimum=0)] | None = None
+    min_tokens: Annotated[int, bounds(0, INT32)] | None = None
+    stop_token_ids: TokenIds | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: TokenIds | None = None
+    prompt_logprobs: Annotated[int, bounds(0, MOST_LOGPROBS)] | None = None
+    add_special_tokens: bool | None = None
+    priority: Annotated[int, bounds(-INT32, INT32)] | None = None
+    cache_salt: str | None = None  # requests with different ones share no cached pages
+    return_token_ids: bool | None = None
+    extra_args: dict[str, Any] | None = None  # for plugins
+
+    # of no effect here
+    user: str | None = None
+    store: bool | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+
+SAMPLING = (
+    "n", "max_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "seed",
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens",
+    "stop_token_ids", "ignore_eos", "skip_special_tokens", "spaces_between_special_tokens",
+    "include_stop_str_in_output", "bad_words", "allowed_token_ids", "prompt_logprobs", "extra_args",
+)  # fmt: skip
+"""The fields that SamplingParams knows by the same name."""
+
+
+def sampling_params(
+    request: GenerationRequest, defaults: Mapping[str, Any], **decided: Any
+) -> SamplingParams:
+    """What the engine is asked for. `defaults` are those of the model's generation_config.json,
+    `decided` what the endpoint makes of its own fields. ApiError with every mistake.
+
+    Without max_tokens the answer may be as long as fits.
+    """
+    given = {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
+    given |= decided
+    given.setdefault("max_tokens", defaults.get("max_new_tokens"))
+    lines = _too_many(given)
+    try:
+        params = SamplingParams.from_defaults(defaults, **given)
+    except UserError as error:
+        lines += str(error).splitlines()
+    if lines:
+        raise refused(lines)
+    return params
+
+
+def check_stream(request: GenerationRequest) -> None:
+    """ApiError for options of a stream where there is none."""
+    if request.stream_options is not None and not request.stream:
+        raise ApiError(
+            "stream_options is only allowed where stream is true.",
+            param="stream_options",
+            code="invalid_value",
+        )
+
+
+def refused(sentences: list[str]) -> ApiError:
+    """The core's reasons why a request cannot run, as an answer of status 400."""
+    first = sentences[0].split(" ", 1)[0] if sentences else ""
+    known = first in SAMPLING or first in ("logprobs", "top_logprobs", "priority")
+    long = any(s.startswith("the prompt has") for s in sentences)
+    return ApiError(
+        "\n".join(s[:1].upper() + s[1:] if not known else s for s in sentences),
+        param=first if known else None,
+        code="context_length_exceeded" if long else "invalid_value",
+    )
+
+
+def _too_many(given: Mapping[str, Any]) -> list[str]:
+    """What the engine could do and a server does not: one request must not occupy it all."""
+    lines = []
+    if given.get("n", 1) > MOST_ANSWERS:
+        lines.append(f"n is {given['n']}: it must be at most {MOST_ANSWERS}.")
+    for name in ("logprobs", "prompt_logprobs"):
+        if not 0 <= (given.get(name) or 0) <= MOST_LOGPROBS:
+            lines.append(f"{name} is {given[name]}: it must be from 0 to {MOST_LOGPROBS}.")
+    for name, most in (("stop", MOST_STOPS), ("bad_words", MOST_BAD_WORDS)):
+        found = given.get(name) or ()
+        if not isinstance(found, str) and len(found) > most:
+            lines.append(f"{name} has {len(found)} entries: at most {most} are allowed.")
+    try:
+        msgspec.msgpack.encode(given.get("extra_args"))
+    except (OverflowError, UnicodeEncodeError):
+        lines.append("extra_args holds a number of more than 64 bits.")
+    return lines
