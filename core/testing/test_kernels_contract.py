@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from core.fusing import FusedProducts, value_of
 from core.interfaces import Kernels
 from core.layers import PackedProducts
 from core.testing.kernels import EPS, HeadsCase, rms_norm, silu_mul
-from core.testing.numbers import assert_close, bits
+from core.testing.numbers import assert_close, bits, rms
 
 Set = type[Kernels]
 
@@ -218,3 +219,31 @@ def test_a_packed_product_is_the_product(
         x = normal(count, size[1], dtype=dtype, device=device)
         exact = x.double() @ weight.double().T + (0 if b is None else b.double())
         assert_close(ours.linear(x, packed, b), exact, dtype)
+
+
+@dtypes
+@pytest.mark.parametrize("count", [1, 2, 5, 20, 70])
+def test_what_waits_is_taken_in(kernels: Set, device: str, dtype: torch.dtype, count: int) -> None:
+    """If the set offers `product` (`core.fusing.FusedProducts`)."""
+    ours = made(kernels, dtype, device)
+    if not isinstance(ours, FusedProducts):
+        pytest.skip("it leaves products alone, and nothing waits for it")
+    wide, narrow = (
+        (normal(*size, dtype=torch.float32, device=device) / size[1] ** 0.5).to(dtype)
+        for size in ((192, 80), (80, 192))
+    )
+    x = normal(count, 192, dtype=dtype, device=device)
+    residual = normal(count, 80, dtype=dtype, device=device, seed=1)
+    weight = weight_of(80, dtype, device)
+    total = residual.double() + x.double() @ narrow.double().T
+    product = ours.product(x, narrow, None, wait=False)
+    assert_close(product, x.double() @ narrow.double().T, dtype)
+    waiting = ours.product(x, narrow, None, wait=True)
+    normed, summed = ours.add_rms_norm(waiting, residual, weight, EPS)
+    assert_close(value_of(summed), total, dtype, "the sum")
+    assert_close(value_of(normed), rms_norm(summed, weight, EPS), dtype, "the norm")
+    gate_up = ours.product(normed, wide, None, wait=True)
+    exact = silu_mul(rms_norm(summed, weight, EPS) @ wide.double().T)
+    error = value_of(ours.silu_mul(gate_up)).double() - exact
+    allowed = 1e-5 if dtype == torch.float32 else 2 * torch.finfo(dtype).eps
+    assert rms(error) <= allowed * rms(exact), "the activation"  # of numbers that were rounded

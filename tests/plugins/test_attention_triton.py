@@ -109,8 +109,11 @@ def test_fusing_is_for_steps_that_only_decode(device: str) -> None:
 
 @pytest.mark.parametrize("bound", [700, 4096])
 @pytest.mark.parametrize("old", [0, 63, 64, 65, 640])
-def test_splits_are_joined_whatever_the_bound_was(device: str, old: int, bound: int) -> None:
+def test_splits_are_joined_whatever_the_bound_was(
+    device: str, old: int, bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A captured step has as many splits as its bound wants, and most of them find no tokens."""
+    monkeypatch.setattr(recipes, "USUAL", 1)
     step = fused(device, [(old, 1)], heads=4, kv_heads=1, head_dim=32)
     backend = instance(step.case.shape)
     meta = step.meta()
