@@ -143,7 +143,8 @@ class Step:
     comm: Communicator  # what a runner finds out by itself, all ranks must find out alike
 
     def plan(self, batch: Batch) -> None:
-        """Let the backends prepare. Once for each batch, before `forward`."""
+        """Let the backends prepare: before `forward` of a captured batch, which leaves that to the
+        runner. Of any other batch `forward` does it."""
         for backend in self.backends:
             backend.plan(batch.attention)
 
@@ -162,7 +163,6 @@ class Step:
 
     def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
         """All stages, one after the other."""
-        self.plan(batch)
         return self.finish(self.forward(batch), batch)
 
     def finish(self, hidden: Tensor, batch: Batch) -> tuple[Tensor, Sampled]:

@@ -203,6 +203,8 @@ class Worker(Step):
     # the stages of a step, which a runner calls or captures
 
     def forward(self, batch: Batch) -> Tensor:
+        if not batch.captured:
+            self.plan(batch)
         with self._fusing.allowed(batch.captured):
             hidden: Tensor = self.model(batch)
         return hidden
