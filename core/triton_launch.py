@@ -9,7 +9,7 @@ still runs. Every kernel that takes `launch_pdl` keeps to three rules:
    always, and outside of loops. The wait ends when the kernel before has ended, which has itself
    waited for the one before that: so kernels end in the order in which they were launched.
 3. Before the wait it reads weights, and nothing else; attention also reads a step's tensors.
-   docs/decisions/0009-what-may-start-early.md says why it may.
+   docs/decisions/0011-what-may-start-early.md says why it may.
 
 This module does not import Triton: kernels come from those who have.
 """

@@ -4,7 +4,8 @@
     TRITON_CACHE_DIR=... python -m tools.compile_ahead FILE
 
 The folder serves another machine with the same build of Triton for the same version of Python, and
-the same text of the kernels. The second step needs Triton, and neither torch nor a GPU.
+the same text of the kernels. The second step needs Triton and no GPU; without torch it leaves out
+the kernels in files that import it.
 """
 
 from __future__ import annotations
@@ -86,16 +87,16 @@ def build(job: Job) -> tuple[str, int, str]:
         key: _DTYPES[value[1]] if isinstance(value, tuple) and value[:1] == ("dtype",) else value
         for key, value in constants.items()
     }
-    kernel = getattr(importlib.import_module(module), name)
     options = make_backend(TARGET).parse_options(chosen | _usual())
     try:
+        kernel = getattr(importlib.import_module(module), name)
         made = triton.compile(
             ASTSource(kernel, signature, constants, attributes),
             target=TARGET,
             options=options.__dict__,
         )
     except Exception as error:
-        return name, 0, f"{constants}: {error}"
+        return name, 0, f"{error}, {constants}"
     return name, made.metadata.shared, ""
 
 

@@ -1,6 +1,6 @@
 """The order of a step's launches, which lets attention read lengths and page tables early.
 
-docs/decisions/0009-what-may-start-early.md says why. Runs on CUDA (`--on cuda`), and without a GPU
+docs/decisions/0011-what-may-start-early.md says why. Runs on CUDA (`--on cuda`), and without a GPU
 where TRITON_INTERPRET=1 is set; on a CPU a recorder stands in for CUDA's graphs.
 """
 

@@ -27,6 +27,7 @@ SMALL = [  # one of each way with each end: what all of them share
     (Shape(1024, 512, True), Rows(2, 8), "carried"),
     (Shape(1024, 1024), Once(16, 32, 256, 2, 2, 4), "added"),
     (Shape(1024, 512, True), Once(16, 32, 256, 1, 4, 4), "carried"),
+    (Shape(1024, 1024), Once(16, 16, 128, 1, 2, 4), "carried"),  # more products than chains
     (Shape(1024, 1024), Loop(16, 16, 256, 1, 4, 2), "carried"),
     (Shape(1024, 1024), Loop(64, 32, 256, 2, 3, 4, own=True), "added"),
     (Shape(1024, 1024, True), Loop(32, 32, 128, 1, 4, 4, own=True), "carried"),

@@ -53,12 +53,17 @@ def measure_steps(config: Config, running: int, steps: int = 200) -> float:
     """Microseconds of a decode step of an engine with `running` requests, by the median."""
     from core import SamplingParams
     from core.engine import Engine
+    from core.registry import registries
 
     log = logging.getLogger("plait")
     level = log.level
     log.setLevel(logging.ERROR)  # it would tell at length how this model differs from the real one
     tokens = steps + running + 2 * UNTIMED  # more than there are steps, so that nobody ends
-    engine = Engine(without_model(config, running, PROMPT + tokens))
+    before = registries.snapshot()
+    try:
+        engine = Engine(without_model(config, running, PROMPT + tokens))
+    finally:
+        registries.restore(before)  # nobody else shall choose what computes nothing
     log.setLevel(level)
     try:
         params = SamplingParams(max_tokens=tokens, ignore_eos=True)

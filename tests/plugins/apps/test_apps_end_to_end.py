@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from core.registry import registries
 from core.run import main
 from core.settings import load
 from plugins.apps.bench.host import measure_steps
@@ -123,6 +124,7 @@ def test_a_step_without_a_model_takes_host_time_only(checkpoint: Path) -> None:
     config = load(CONFIGS / "qwen3-bench.yaml", ["model.device=cpu", f"model.path={checkpoint}"])
 
     assert 10 < measure_steps(config, 4, steps=5) < 100_000
+    assert "nothing" not in registries.attention.names()
 
 
 def test_two_ranks_write_what_one_writes(checkpoint: Path) -> None:

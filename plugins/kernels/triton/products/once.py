@@ -90,12 +90,11 @@ def once(
             if SILU:
                 up_sums = up_sums + (tl.dot(xs[k], ups[k], input_precision="ieee"),)
         else:
-            i: tl.constexpr = k % CHAINS
-            more = tl.dot(xs[k], ws[k], sums[i], input_precision="ieee")
-            sums = sums[:i] + (more,) + sums[i + 1 :]
+            more = tl.dot(xs[k], ws[k], sums[k % CHAINS], input_precision="ieee")
+            sums = sums[: k % CHAINS] + (more,) + sums[k % CHAINS + 1 :]
             if SILU:
-                more = tl.dot(xs[k], ups[k], up_sums[i], input_precision="ieee")
-                up_sums = up_sums[:i] + (more,) + up_sums[i + 1 :]
+                more = tl.dot(xs[k], ups[k], up_sums[k % CHAINS], input_precision="ieee")
+                up_sums = up_sums[: k % CHAINS] + (more,) + up_sums[k % CHAINS + 1 :]
     acc = sums[0]
     for i in tl.static_range(1, CHAINS):
         acc += sums[i]
