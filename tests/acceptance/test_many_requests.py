@@ -66,6 +66,8 @@ def together(llm: LLM, asked: list[Asked], at_once: int) -> list[list[int]]:
             ids[engine.add(one.prompt, one.params, live=one.patience is not None)] = number
         for output in engine.step():
             number, tokens = ids[output.request_id], output.outputs[0].token_ids
+            if number in done:  # what was under way when its caller went away
+                continue
             patience = asked[number].patience
             if patience is not None and len(tokens) >= patience and not output.finished:
                 output = engine.abort(output.request_id) or output

@@ -29,7 +29,7 @@ def test_a_step_takes_no_copy_to_or_from_the_device(engine, monkeypatch):
 
 @pytest.mark.parametrize("attention", ["dense", "dense-static"])
 def test_backends_plan_only_the_steps_that_run_eagerly(engine, expected, monkeypatch, attention):
-    llm = engine(attention=attention)
+    llm = engine(attention=attention, runner={"use": "cuda_graph", "prompts": 0})
     backend, planned = worker(llm).backends[0], []
     # a recorder runs again what a graph would hold
     captured = [graph.static.meta for graph in graphs(llm)._graphs.values()]

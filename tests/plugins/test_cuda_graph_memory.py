@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from core import LLM, SamplingParams
+from core.worker.memory import SPARE
 from plugins.runners.cuda_graph import runner as runner_module
 from plugins.runners.cuda_graph.capture import Capturing
 from tests.recorder import Recorded, Recorder, Work
@@ -83,6 +84,6 @@ def test_what_is_reserved_covers_what_is_captured(checkpoint, device) -> None:
         measuring = Capturing(torch.device("cuda"))
         before = measuring.used()
         worker.runner.prepare(worker, worker.limits)
-        assert measuring.used() - before <= reserved + (32 << 20)
+        assert measuring.used() - before <= reserved + SPARE
         outputs = llm.generate([[1, 2, 3]] * 20, PARAMS, use_tqdm=False)
         assert all(len(output.outputs[0].token_ids) == 8 for output in outputs)

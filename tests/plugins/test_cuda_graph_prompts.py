@@ -240,7 +240,9 @@ def test_prompt_logprobs_come_from_a_replay_too(engine, seen):
     assert seen == [True]
 
 
-def test_little_memory_leaves_room_for_decoding_first(engine, seen):
-    llm = engine(runner={"use": "cuda_graph", "memory": "1"})
+def test_little_memory_leaves_room_for_decoding_first(engine, seen, monkeypatch):
+    monkeypatch.setattr(PromptGraphs, "measure", lambda self: 600 << 20)
+    llm = engine(runner={"use": "cuda_graph", "memory": "1GiB"})
+    assert llm.engine.executor._worker.runner._prompts is None
     assert llm.engine.executor._worker.runner.most_decodes == 11
     assert answers(llm, prompts(5)) == greedy(tiny_model(), prompts(5), 8)

@@ -94,13 +94,13 @@ def costs(number: int) -> int:
     return (100 if number == 0 else 10) << 20
 
 
-def test_memory_is_reserved_for_all_sizes_by_measuring_three(monkeypatch) -> None:
+def test_memory_is_reserved_for_all_sizes_by_measuring_four(monkeypatch) -> None:
     recorder, sizes = Recorder(costs), limits(max_num_seqs=64)
     monkeypatch.setattr(runner_module, "capturing_on", lambda _: recorder)
     runner = CudaGraph(CudaGraph.Options())
     needed = runner.reserve(OneToken(sizes), sizes)  # type: ignore[arg-type]
     assert needed == (100 + 10 * (len(standard(64)) - 1)) << 20
-    assert len(recorder.graphs) == 3
+    assert len(recorder.graphs) == 4
     assert runner.most_decodes == 0
 
 

@@ -35,7 +35,9 @@ def taken(llm: Any) -> list[str]:
     return seen
 
 
-def test_captured_steps_hand_on_what_waits(engine, expected):
+def test_captured_steps_hand_on_what_waits(engine, expected, device):
+    if device != "cpu":
+        pytest.skip("what a graph holds is not run again")
     llm = engine(plugins=WAITING, kernels="waiting")
     seen = taken(llm)
     assert answers(llm) == expected

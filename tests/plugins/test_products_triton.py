@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.testing.kernels import EPS
+from core.testing.kernels import EPS, rms_norm, silu_mul
 from core.testing.numbers import assert_close, bits
 from tests.plugins.products import ENDS, ProductCase
 
@@ -143,8 +143,6 @@ class Layer:
         return x, residual
 
     def exact(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        from core.testing.kernels import rms_norm, silu_mul
-
         residual = residual.double() + x.double() @ self.o.double().T
         x = silu_mul(rms_norm(residual, self.gains[0], EPS) @ self.gate_up.double().T)
         residual = residual + x @ self.down.double().T
@@ -179,7 +177,7 @@ def test_the_sum_is_in_the_memory_of_the_residual(ours: TritonKernels, device: s
     from core.fusing import Waiting
 
     assert isinstance(normed, Waiting), "the norm is carried"
-    assert_close(normed.value(), (ours.rms_norm(total, layer.gains[0], EPS)).double(), HALF)
+    assert_close(normed.value(), rms_norm(total.double(), layer.gains[0].double(), EPS), HALF)
 
 
 def test_float16_is_not_carried(ours: TritonKernels, device: str) -> None:

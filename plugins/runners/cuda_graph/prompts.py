@@ -114,6 +114,8 @@ class PromptGraphs:
         self._shared.attention.context_len.zero_()
         self._shared.attention.query_start.zero_()
 
+        self._place(static.batch, static.batch)  # compiles it
+
         def layers() -> Tensor:
             static.batch.attention.private = None
             self.step.plan(static.batch)

@@ -39,11 +39,11 @@ def thinned(sizes: Sequence[int], count: int) -> list[int]:
 def measured(
     sizes: Sequence[int], capture: Callable[[int], None], used: Callable[[], int]
 ) -> tuple[int, int]:
-    """Capture three of ascending `sizes`: the two largest and the middle one.
+    """Capture four of ascending `sizes`: the two largest, the middle one and that of a quarter.
 
     -> bytes that the first took, and the most that one of the others did, by what is `used`.
     """
-    some = list(dict.fromkeys([*sizes[:-3:-1], sizes[len(sizes) // 2]]))
+    some = list(dict.fromkeys([*sizes[:-3:-1], sizes[len(sizes) // 2], sizes[len(sizes) // 4]]))
     taken = []
     for size in some:
         before = used()
