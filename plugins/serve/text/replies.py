@@ -35,6 +35,19 @@ class Said:
     def __bool__(self) -> bool:
         return bool(self.content or self.reasoning or self.calls)
 
+    def add(self, calls: list[CalledTool]) -> None:
+        """Further parts of calls; those of one call are put together."""
+        for call in calls:
+            last = self.calls[-1] if self.calls else None
+            if last is None or last.index != call.index:
+                self.calls.append(call)
+                continue
+            assert last.function is not None
+            assert call.function is not None
+            last.function.arguments = (last.function.arguments or "") + (
+                call.function.arguments or ""
+            )
+
 
 class Reply:
     """Takes the text of one answer."""
@@ -104,15 +117,8 @@ class Reply:
                 said.content += text
             elif call and not self._reading.parallel:
                 continue
-            elif name is not None:
-                said.calls.append(
-                    CalledTool(
-                        call, f"call_{uuid.uuid4().hex[:24]}", "function", CalledFunction(name, "")
-                    )
-                )
-            elif said.calls and said.calls[-1].index == call:
-                function = said.calls[-1].function
-                assert function is not None
-                function.arguments = (function.arguments or "") + text
+            elif name is None:
+                said.add([CalledTool(call, function=CalledFunction(None, text))])
             else:
-                said.calls.append(CalledTool(call, function=CalledFunction(None, text)))
+                id = f"call_{uuid.uuid4().hex[:24]}"
+                said.add([CalledTool(call, id, "function", CalledFunction(name, text))])
