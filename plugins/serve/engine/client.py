@@ -142,7 +142,7 @@ class EngineClient:
         if self._error is not None:
             raise EngineDead(str(self._error))
         assert self._wire is not None
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[dict[str, int]] = asyncio.get_running_loop().create_future()
         self._asked.append(future)
         self._wire.send(messages.Ask())
         return await future

@@ -28,8 +28,9 @@ class Link:
         self._held = bytearray()  # what is still to be sent
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(Request).decode
-        self._incoming, self._both = select.poll(), select.poll()
+        self._incoming, self._outgoing, self._both = (select.poll() for _ in range(3))
         self._incoming.register(connection, select.POLLIN)
+        self._outgoing.register(connection, select.POLLOUT)
         self._both.register(connection, select.POLLIN | select.POLLOUT)
 
     def put(self, report: Report) -> None:
@@ -44,7 +45,7 @@ class Link:
             except BlockingIOError:
                 if len(self._held) <= MOST_HELD:
                     return
-                self._both.poll()
+                self._outgoing.poll()
             except OSError as error:
                 raise Gone from error
             else:

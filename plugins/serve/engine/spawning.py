@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Collection
+from typing import TextIO
 
 PROGRAM = "plugins.serve.engine.process"
 
@@ -35,9 +36,9 @@ def start_process(without: Collection[str] = ()) -> tuple[subprocess.Popen[bytes
     return process, ours
 
 
-def _has_descriptor(stream: object) -> bool:
+def _has_descriptor(stream: TextIO) -> bool:
     try:
-        return stream.fileno() >= 0  # type: ignore[attr-defined]
+        return stream.fileno() >= 0
     except (AttributeError, OSError, ValueError):
         return False
 
