@@ -19,6 +19,7 @@ from plugins.serve.distribution import (
     Distribution,
     lengths,
 )
+from plugins.serve.engine.submission import Refused
 
 ENDS = ("stop", "length", "abort", "error")
 
@@ -44,6 +45,7 @@ class News(Protocol):
 
     index: int
     ids: list[int]
+    waited: float
     finish: str | None
 
 
@@ -177,7 +179,10 @@ class Reading:
     """The times of one prompt's answers. Use it as a context manager: what is open then is counted
     as aborted."""
 
-    __slots__ = ("_arrival", "_counts", "_first", "_last", "_meter", "_open", "_prompt", "_waited")
+    __slots__ = (
+        *("_arrival", "_counted", "_counts", "_first", "_last", "_max_tokens", "_meter", "_open"),
+        *("_prompt", "_waited"),
+    )
 
     def __init__(
         self, meter: Meter, prompt: int, n: int, max_tokens: int | None, arrival: float
@@ -188,13 +193,23 @@ class Reading:
         self._counts = [0] * n
         self._open = set(range(n))
         self._waited: float | None = None
-        meter.prompt_tokens += prompt
-        meter.answers.add(n)
-        if max_tokens is not None:
-            meter.asked.add(max_tokens)
+        self._max_tokens = max_tokens
+        self._counted = False
+
+    def _count(self) -> None:
+        """The request runs: what the engine refuses is in no counter."""
+        if not self._counted:
+            self._counted = True
+            meter = self._meter
+            meter.prompt_tokens += self._prompt
+            meter.answers.add(len(self._counts))
+            if self._max_tokens is not None:
+                meter.asked.add(self._max_tokens)
 
     def take(self, piece: News) -> None:
-        """News of one answer: `first_token`, `tokens` and `finished` as it needs them."""
+        """News of one answer: `started`, `tokens` and `finished` as it needs them."""
+        if piece.waited:
+            self.started(piece.waited)
         if count := len(piece.ids):
             self.tokens(piece.index, count)
         if piece.finish is not None:
@@ -214,6 +229,7 @@ class Reading:
         meter = self._meter
         meter.generation_tokens += count
         if not last:
+            self._count()
             self._first[index] = now
             meter.first.add(now - self._arrival)
             count -= 1
@@ -231,6 +247,7 @@ class Reading:
         if index not in self._open:
             return
         self._open.discard(index)
+        self._count()
         now, meter = time.monotonic(), self._meter
         meter.ended[reason if reason in ENDS else "error"] += 1
         first, last, count = self._first[index], self._last[index], self._counts[index]
@@ -251,6 +268,8 @@ class Reading:
     def __enter__(self) -> Reading:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Refused):
+            return
         for index in sorted(self._open):
             self.finished(index, "abort")

@@ -110,6 +110,7 @@ class Bulletin:
         if not told.started:
             told.started = True
             piece.cached, piece.prompt_logprobs, told.prompt = request.cached, told.prompt, None
+            piece.waited = max(0.0, request.started - request.arrival)
         if request.finish_reason is not None:
             piece.finish, piece.error = request.finish_reason, request.error
             if isinstance(request.stop_reason, int):

@@ -33,6 +33,7 @@ class Piece(msgspec.Struct, omit_defaults=True):
     prompt_logprobs: list[TokenLogprobs] | None = None
     """Of the prompt's tokens from the second on: all of them, in answer 0's first piece."""
     cached: int = 0  # tokens of the prompt that the prefix cache gave; in an answer's first piece
+    waited: float = 0.0  # seconds before it was computed; in an answer's first piece
     finish: str | None = None  # "stop", "length", "abort" or "error"; this is its last piece then
     stop_reason: int | None = None  # the id that ended it, the model's own included
     error: str | None = None  # the sentence behind "error"

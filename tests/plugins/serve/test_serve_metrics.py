@@ -21,6 +21,7 @@ from starlette.applications import Starlette
 from plugins.serve.distribution import Distribution, lengths
 from plugins.serve.endpoints import metrics as endpoint
 from plugins.serve.engine.messages import Piece
+from plugins.serve.engine.submission import Refused
 from plugins.serve.metrics import MOST_HELD, Meter
 from tests.plugins.serve.fake_engine import FakeEngine
 
@@ -58,9 +59,8 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Meter:
 def test_an_answer_is_timed_from_its_arrival_to_its_end(meter: Meter) -> None:
     clock = meter.clock  # type: ignore[attr-defined]
     with meter.arrived(7, max_tokens=4, at=99.5) as reading:
-        reading.started(0.2)
         for moment, piece in (
-            (101.0, Piece(0, [1])),
+            (101.0, Piece(0, [1], waited=0.2)),
             (101.5, Piece(0, [2])),
             (102.5, Piece(0, [3, 4])),
             (103.0, Piece(0, [], finish="length")),
@@ -110,6 +110,14 @@ def test_what_a_client_left_is_aborted(meter: Meter) -> None:
     assert found["request_success_total", "abort"] == 1
     assert found["request_success_total", "stop"] == 1
     assert found["e2e_request_latency_seconds_count", ""] == 2
+
+
+def test_what_the_engine_refuses_is_not_counted(meter: Meter) -> None:
+    before = samples(meter)
+    with pytest.raises(Refused), meter.arrived(5, max_tokens=3):
+        raise Refused(["the prompt is too long."])
+    for name, value in samples(meter).items():
+        assert name[0].startswith("process_") or value == before[name], name
 
 
 def test_the_gauges_are_those_of_the_engine_and_go_with_it(meter: Meter) -> None:
