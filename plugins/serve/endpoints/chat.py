@@ -36,7 +36,7 @@ async def chat(request: Request) -> Response | Exchange:
     decided = asked.decided()
     if guidance := serving.guidance(wanted_structure(asked)):
         decided["extra_args"] = {**(asked.extra_args or {}), **guidance}
-    params = sampling_params(asked, serving.info.defaults, **decided)
+    params = sampling_params(asked, serving.defaults, **decided)
     prompt, reading = await chat_prompt(serving, asked, raw)
     options = asked.stream_options
     wishes = ChatWishes(

@@ -31,7 +31,7 @@ async def completions(request: Request) -> Response | Exchange:
     check_stream(asked)
     priority = serving.check_priority(asked.priority)
     guidance = serving.guidance(wanted_structure(asked))
-    params = sampling_params(asked, serving.info.defaults, **_decided(asked, guidance))
+    params = sampling_params(asked, serving.defaults, **_decided(asked, guidance))
     special = asked.add_special_tokens is not False
     prompts = [
         await serving.prompts.encode(prompt, special) if isinstance(prompt, str) else prompt

@@ -77,6 +77,7 @@ class Exchange:
         self._priority, self._salt = priority, salt
         self._max_tokens, self._arrived = max_tokens, arrived
         self._gone = False
+        self._rest = b""  # events that are not sent yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -145,7 +146,7 @@ class Exchange:
 
     async def _finish(self, send: Send, end: bytes) -> None:
         if not self._gone:
-            body = end + b"data: [DONE]\n\n"
+            body = self._rest + end + b"data: [DONE]\n\n"
             await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _follow_all(self, send: Send | None) -> None:
@@ -181,8 +182,12 @@ class Exchange:
                         meter.finished(index, "stop")
                     elif piece.finish not in (None, "stop", "length"):
                         raise _ended_badly(piece)
-                if events and send is not None:
+                if not events or send is None:
+                    continue
+                if submission.open or len(self.works) > 1:
                     await send(_part(events))
+                else:
+                    self._rest = events  # goes out with the end, in one write
 
 
 BROKEN = ApiError("The server failed to make this answer.", status=500, code="internal_error")

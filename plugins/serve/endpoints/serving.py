@@ -14,7 +14,7 @@ from core.interfaces import Dialect
 from core.setup import open_tokenizer
 from plugins.serve.engine.submission import Busy, Refused
 from plugins.serve.protocol.errors import ApiError
-from plugins.serve.protocol.sampling import refused
+from plugins.serve.protocol.sampling import own_defaults, refused
 from plugins.serve.protocol.structured import Structure
 from plugins.serve.text.prompts import PromptReader
 
@@ -36,6 +36,7 @@ class Serving:
     prompts: PromptReader
     dialect: Dialect
     meter: Meter
+    defaults: Mapping[str, Any]  # sampling parameters that the model brings
     guide: Guide | None = None
     started: int = field(default_factory=lambda: int(time.time()))
 
@@ -45,7 +46,9 @@ class Serving:
         checkpoint = open_checkpoint(config.model)
         architecture = registry.models.get(checkpoint.architecture)
         prompts = PromptReader(open_tokenizer(config), client.info.max_length)
-        return cls(client, prompts, architecture.dialect, meter)
+        prompts.warm_up()
+        defaults = own_defaults(client.info.defaults)
+        return cls(client, prompts, architecture.dialect, meter, defaults)
 
     @property
     def info(self) -> EngineInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 from core.errors import UserError
@@ -12,7 +13,8 @@ from core.text import Tokenizer, TokenizerLike
 from plugins.serve.protocol.errors import ApiError
 
 THREADS = 2
-SHORT = 2000  # characters that take no longer than a change of threads
+SHORT = 2000  # characters that take less time than a change of threads
+MESSAGE = 50  # characters that a message, and a tool, count as beside their own
 
 Value = TypeVar("Value")
 
@@ -74,7 +76,7 @@ class PromptReader:
         ApiError for what the template does not accept.
         """
         tokenizer = self.tokenizer
-        size = sum(len(str(m.get("content", ""))) for m in messages)
+        size = sum(_size(message) for message in messages) + sum(map(_size, tools or ()))
         for name in ("chat_template", "tools", "add_generation_prompt", "continue_final_message"):
             if name in variables:
                 raise ApiError(
@@ -97,8 +99,7 @@ class PromptReader:
                 ids = tokenizer.encode(text, add_special_tokens=False)
             return ChatPrompt(text, ids)
 
-        # a template is a program: it always runs beside the loop
-        return await self._run(render, "messages", SHORT + 1)
+        return await self._run(render, "messages", size)
 
     async def decode(self, ids: list[int]) -> str:
         """Text of token ids, special tokens included."""
@@ -108,6 +109,12 @@ class PromptReader:
             return tokenizer.decode(ids, skip_special_tokens=False)
 
         return await self._run(decode, "tokens", len(ids))
+
+    def warm_up(self) -> None:
+        """Import and compile what the first chat needs, before there is anybody to wait for it."""
+        if self._tokenizer is not None:
+            with suppress(UserError):  # there is no template
+                self._tokenizer.chat([{"role": "user", "content": "Hello"}])
 
     def close(self) -> None:
         """End the threads, once what they do is done."""
@@ -137,3 +144,13 @@ class PromptReader:
                 param="prompt",
                 code="context_length_exceeded",
             )
+
+
+def _size(value: Any) -> int:
+    """About how many characters a template has to deal with."""
+    if isinstance(value, str):
+        return len(value)
+    inner = value.values() if isinstance(value, Mapping) else value
+    if not isinstance(value, Mapping | list | tuple):
+        return 0
+    return MESSAGE + sum(map(_size, inner))

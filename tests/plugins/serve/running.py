@@ -50,9 +50,7 @@ def serving(engine: Any, model: str | Path, **options: Any) -> Iterator[Running]
     settings = Serve.Options(**options)
     app = build(config, engine, settings)
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="error", **uvicorn_settings(settings), loop="asyncio")
-    )
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", **uvicorn_settings(settings)))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     running = Running(listening.getsockname()[1], engine, app)
