@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,29 +11,18 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("playwright.sync_api")
 
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Error, Page, expect
 
+from tests.plugins.serve.browsing import answered, ask, chromium, needs_chromium, opened
 from tests.plugins.serve.scripted_server import Script, listening, said
 
-CHROMIUM = next(
-    (
-        path
-        for name in ("chromium", "chromium-browser", "google-chrome")
-        if (path := shutil.which(name))
-    ),
-    None,
-)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-PATIENCE = 20_000  # ms
-expect.set_options(timeout=PATIENCE)
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -51,32 +39,9 @@ def complaints() -> list[str]:
 @pytest.fixture
 def page(browser: Browser, script: Script, complaints: list[str]) -> Iterator[Page]:
     """The page, just opened. Complaints that are left fail the test."""
-    context = browser.new_context(viewport={"width": 1400, "height": 900})
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
-
-    def heard(message: ConsoleMessage) -> None:
-        status = "Failed to load resource" in message.text  # tests of errors ask for it
-        if message.type in ("error", "warning") and not status:
-            complaints.append(message.text)
-
-    page.on("console", heard)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    with listening(script.app) as url:
-        page.goto(url)
+    with listening(script.app) as url, opened(browser, url, complaints) as page:
         yield page
-        context.close()
     assert not complaints
-
-
-def ask(page: Page, text: str) -> None:
-    page.fill("#message", text)
-    page.press("#message", "Enter")
-
-
-def answered(page: Page) -> None:
-    expect(page.locator("#send")).to_be_visible()
-    expect(page.locator(".answer.live")).to_have_count(0)
 
 
 def test_a_question_is_answered_piece_by_piece(page: Page, script: Script) -> None:
