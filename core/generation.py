@@ -222,6 +222,11 @@ def most_tokens(prompt: Sequence[int], params: SamplingParams, limits: Limits) -
     return min(len(prompt) + room, limits.max_length)
 
 
+def answer_id(id: str, index: int, n: int) -> str:
+    """What the request is called that makes one of the `n` answers."""
+    return id if n == 1 else f"{id}/{index}"
+
+
 def sequences(
     id: str,
     prompt: Sequence[int],
@@ -237,7 +242,7 @@ def sequences(
     """The `n` requests of a prompt. Each has its own seed; `eos_ids` are the model's own ends."""
     return [
         Request(
-            id=id if params.n == 1 else f"{id}/{index}",
+            id=answer_id(id, index, params.n),
             prompt=list(prompt),
             params=params,
             seed=(seed + index) & (2**64 - 1),

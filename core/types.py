@@ -53,6 +53,7 @@ class Request:
     computed: int = 0  # tokens whose keys and values are in the cache, or will be when
     #                    the steps already planned have run
     cached: int = 0  # of those, how many the prefix cache gave when it was first admitted
+    started: float = 0.0  # time.monotonic() when it was first admitted
     preemptions: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None  # the stop id or stop string that ended it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -60,7 +61,7 @@ class Placement:
             self.queries += len(request)
             self.hits += request.computed
         if request.preemptions == 0:
-            request.cached = request.computed
+            request.cached, request.started = request.computed, time.monotonic()
         return True
 
     def growth(self, rows: NDArray[np.intp], ends: Ints) -> Ints:

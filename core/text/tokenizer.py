@@ -34,6 +34,7 @@ class Tokenizer:
         self.special_tokens = dict(special_tokens or {})  # {"eos_token": "<|im_end|>", ...}
         self.chat_templates = dict(chat_templates or {})  # by name; "default" is the ordinary one
         self.source = source
+        self.lets_others_run = False  # other threads, while it encodes a text
         added = raw.get_added_tokens_decoder()
         self.added_ids = frozenset(added)
         self.special_ids = frozenset(number for number, token in added.items() if token.special)
@@ -75,6 +76,9 @@ class Tokenizer:
             UserError: `text` is no string, or holds half a character.
         """
         whole_text(text, "the text to encode")
+        if self.lets_others_run:  # `encode` holds Python's lock all the time, this does not
+            many = self.raw.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            return list(many[0].ids)
         ids: list[int] = self.raw.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 

@@ -15,6 +15,6 @@ def register(registries: Registries) -> None:
     registries.apps.register(
         "serve",
         "plugins.serve.app:Serve",
-        needs=("starlette", "uvicorn", "msgspec"),
+        needs=("starlette", "uvicorn", "msgspec", "prometheus_client"),
         summary="answer HTTP requests in OpenAI's protocol",
     )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from core.errors import Mistakes
 from core.interfaces import App
 
 if TYPE_CHECKING:
@@ -59,7 +64,45 @@ class Serve(App):
             default="info", metadata={"help": "what the server's log holds; never prompts or keys"}
         )
 
-    options: Options
+        def __post_init__(self) -> None:
+            mistakes = Mistakes()
+            if not 0 <= self.port <= 65535:
+                mistakes.add(f"port must lie in 0 to 65535, and is {self.port}.")
+            for name in ("max_body", "max_connections", "queue"):
+                if (value := getattr(self, name)) < 1:
+                    mistakes.add(f"{name} must be 1 or more, and is {value}.")
+            if not 0 <= self.drain < float("inf"):
+                mistakes.add(f"drain must be a number of seconds, and is {self.drain}.")
+            mistakes.tell()
+
+    options: Options  # type: ignore[assignment]  # the app's own
 
     def run(self, config: Config) -> int:
-        raise NotImplementedError
+        from plugins.serve.keys import key_from
+        from plugins.serve.listening import take_address
+        from plugins.serve.running import serve
+
+        options = self.options
+        logging.getLogger("plait").setLevel(options.log_level.upper())
+        key_from(options.api_key_env)
+        name = options.name or _name(config.model.path)
+        with (
+            take_address(options.host, options.port) as listener,
+            asyncio.Runner(loop_factory=_loop_factory()) as runner,
+        ):
+            return runner.run(serve(config, options, listener, name))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed: half the cost of each event that is sent."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _name(path: str) -> str:
+    """What requests call a model that nobody named: as on the hub, or as its folder is called."""
+    return Path(path).resolve().name if Path(path).exists() else path

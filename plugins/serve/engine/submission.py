@@ -37,7 +37,6 @@ class Submission(AsyncIterator[Piece]):
         """`cancel` tells the engine to end the answer of an index; None: all that are open."""
         self.number = number
         self.open = set(range(answers))  # answers that have not ended
-        self.started = False  # whether any piece has come
         self._accepted = False
         self._cancel = cancel
         self._pieces: deque[Piece] = deque()
@@ -114,7 +113,6 @@ class Submission(AsyncIterator[Piece]):
     def deliver(self, piece: Piece) -> None:
         """One more piece. One of an answer that was cancelled meanwhile is dropped."""
         if piece.index in self.open:
-            self.started = True
             if piece.finish is not None:
                 self.open.discard(piece.index)
             self._pieces.append(piece)

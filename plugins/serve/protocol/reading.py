@@ -65,9 +65,9 @@ def read(raw: Mapping[str, Any], kind: type[Body]) -> Body:
                 mistakes.append((name, f"{name} is nested too deeply."))
         elif (sentence := _refusal(kind, name, value)) is not None:
             mistakes.append((name, sentence))
-    for field in msgspec.structs.fields(kind):
-        if field.required and raw.get(field.name) is None:
-            mistakes.append((field.name, f"{field.name} is missing."))
+    for name in _required(kind):
+        if raw.get(name) is None:
+            mistakes.append((name, f"{name} is missing."))
     if mistakes:
         raise ApiError(
             "\n".join(sentence for _, sentence in mistakes),
@@ -92,6 +92,11 @@ def _refusal(kind: type[RequestBody], name: str, value: Any) -> str | None:
 def _types(kind: type[RequestBody]) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     return {field: hints[field] for field in kind.__struct_fields__}
+
+
+@cache
+def _required(kind: type[RequestBody]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.required)
 
 
 def _wrong_type(name: str, complaint: str) -> str:

@@ -108,22 +108,30 @@ SAMPLING = (
 def sampling_params(
     request: GenerationRequest, defaults: Mapping[str, Any], **decided: Any
 ) -> SamplingParams:
-    """What the engine is asked for. `defaults` are those of the model's generation_config.json,
+    """What the engine is asked for. `defaults` are the model's own, as `own_defaults` has them,
     `decided` what the endpoint makes of its own fields. ApiError with every mistake.
-
-    Without max_tokens the answer may be as long as fits.
     """
-    given = {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
+    given = dict(defaults)
+    given |= {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
     given |= decided
-    given.setdefault("max_tokens", defaults.get("max_new_tokens"))
     lines = _too_many(given)
     try:
-        params = SamplingParams.from_defaults(defaults, **given)
+        params = SamplingParams(**given)
     except UserError as error:
         lines += str(error).splitlines()
     if lines:
         raise refused(lines)
     return params
+
+
+def own_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that a model's generation_config.json sets, by our names.
+
+    An answer may be as long as fits, unless max_new_tokens is there.
+    """
+    params = SamplingParams.from_defaults(generation_config)
+    found = {name: getattr(params, name) for name in params.given}
+    return found | {"max_tokens": generation_config.get("max_new_tokens")}
 
 
 def check_stream(request: GenerationRequest) -> None:

@@ -1,0 +1,120 @@
+"""Connections within bounds: how many, how long a head may be and take, and who is still there."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from plugins.serve.protocol.errors import ApiError
+
+MOST_HEAD = 64 * 1024  # bytes of a request line and headers
+HEAD_SECONDS = 30.0  # from a connection's first byte, or its beginning, to the end of a head
+GONE_SECONDS = 60  # a peer that confirms nothing for so long has gone
+
+
+def protocol(most: int) -> type[asyncio.Protocol]:
+    """What uvicorn's `http` is to be: its own fastest protocol, with at most so many connections.
+
+    httptools is used where it is installed, else h11, which is slower.
+    """
+    base: Any
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as base
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol as base
+
+    class BoundedProtocol(base):  # type: ignore[misc]
+        """Turns away what goes beyond the bounds, with an error object."""
+
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self._head = 0  # bytes of a head that is not complete
+            self._deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            _notice_the_gone(transport)
+            if len(self.connections) > most:
+                self._turn_away(TOO_MANY, "503 Service Unavailable")
+            else:
+                self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self._stop_clock()
+            super().connection_lost(error)
+
+        def data_received(self, data: bytes) -> None:
+            if self.transport.is_closing():
+                return
+            before = self.cycle
+            super().data_received(data)
+            if self.cycle is not before:
+                self._stop_clock()
+            elif before is None or before.response_complete:
+                self._head += len(data)
+                if self._head > MOST_HEAD:
+                    self._turn_away(TOO_LONG, "431 Request Header Fields Too Large")
+                elif self._deadline is None:
+                    self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+
+        def send_400_response(self, msg: str) -> None:
+            self._turn_away(ApiError(msg, code="invalid_http"), "400 Bad Request")
+
+        def _late(self) -> None:
+            self._deadline = None
+            if self._head:
+                self._turn_away(TOO_LATE, "408 Request Timeout")
+            else:
+                self.transport.close()
+
+        def _stop_clock(self) -> None:
+            self._head = 0
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+        def _turn_away(self, error: ApiError, status: str) -> None:
+            self._stop_clock()
+            if self.transport.is_closing():
+                return
+            body = error.body()
+            lines = [
+                f"HTTP/1.1 {status}",
+                "content-type: application/json",
+                f"content-length: {len(body)}",
+                "connection: close",
+                *(f"{name.lower()}: {value}" for name, value in error.headers.items()),
+            ]
+            self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+            self.transport.close()
+
+    return BoundedProtocol
+
+
+TOO_MANY = ApiError(
+    "Too many connections are open. Try again later.",
+    status=503,
+    code="too_many_connections",
+    headers={"Retry-After": "1"},
+)
+TOO_LONG = ApiError(f"The headers are longer than {MOST_HEAD} bytes.", code="headers_too_large")
+TOO_LATE = ApiError(
+    f"The headers did not arrive within {HEAD_SECONDS:.0f} seconds.", code="request_timeout"
+)
+
+
+def _notice_the_gone(transport: asyncio.Transport) -> None:
+    """Let the kernel end a connection whose peer has vanished, or takes nothing any more."""
+    found = transport.get_extra_info("socket")
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", GONE_SECONDS // 2),
+        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", GONE_SECONDS * 1000),
+    ):
+        if hasattr(socket, name):  # Linux has them all
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,114 @@
+"""Writes one answer of `/v1/completions`, whole or event by event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from plugins.serve.endpoints.frames import Frames, encode
+from plugins.serve.protocol.completions import CompletionChoice
+from plugins.serve.protocol.usage import usage
+from plugins.serve.text.answers import AnswerText
+from plugins.serve.text.scores import as_vllm, for_completion, of_prompt
+
+if TYPE_CHECKING:
+    from core.sampling.params import SamplingParams
+    from core.text import TokenizerLike
+    from plugins.serve.engine.messages import Piece
+    from plugins.serve.text.scores import Position
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the answers to one request are to tell."""
+
+    params: SamplingParams
+    stream: bool
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    ids: bool = False
+    only_prompt: bool = False  # max_tokens is 0: the prompt is scored, nothing is added
+    usage: bool = False  # in every event
+
+
+class CompletionWriter:
+    """One answer. `index` counts prompts and answers through; `number` the answers of a prompt."""
+
+    def __init__(
+        self,
+        frames: Frames,
+        index: int,
+        number: int,
+        prompt: list[int],
+        echoed: str | None,
+        tokenizer: TokenizerLike | None,
+        wishes: Wishes,
+    ) -> None:
+        self.answer = AnswerText(number, wishes.params, tokenizer, live=wishes.stream)
+        self.enough = False
+        self.prompt_scores: list[Position | None] | None = None  # of the n answers the first's
+        self._frames, self._index, self._prompt, self._wishes = frames, index, prompt, wishes
+        self._tokenizer, self._echoed = tokenizer, echoed
+        self._begun = False
+        self._sent_ids = self._scored_text = 0
+        self._plain = wishes.logprobs is None and not (wishes.ids or wishes.usage)
+        number_json = str(index).encode()
+        self._front, self._back = frames.around(
+            b'{"index":' + number_json + b',"text":', b',"logprobs":null,"finish_reason":null}'
+        )
+
+    def take(self, piece: Piece) -> bytes:
+        """News of the answer. -> an event, if it is streamed and there is anything to say."""
+        if piece.prompt_logprobs is not None:
+            self.prompt_scores = of_prompt(self._prompt, piece.prompt_logprobs, self._tokenizer)
+        answer = self.answer
+        text = answer.take(piece)
+        if answer.finish is None:
+            if self._plain and self._begun:
+                return self._front + encode(text) + self._back if text else b""
+        else:
+            self.enough = True
+        if not self._wishes.stream:
+            return b""
+        return self._event(text)
+
+    def _event(self, text: str) -> bytes:
+        choice = self._choice(text)
+        told = choice.finish_reason is not None or choice.text or choice.logprobs is not None
+        if not told and not self._wishes.ids:
+            return b""
+        self._begun = True
+        tokens = len(self._prompt)
+        so_far = usage(tokens, len(self.answer.ids), self.answer.cached)
+        return self._frames.event(encode(choice), so_far if self._wishes.usage else None)
+
+    def whole(self) -> CompletionChoice:
+        """The answer as it is now."""
+        return self._choice(self.answer.text)
+
+    def _choice(self, text: str) -> CompletionChoice:
+        """What is new: the prompt as well, before the first of it."""
+        wishes, answer = self._wishes, self.answer
+        choice = CompletionChoice(self._index, text, None, answer.finish, answer.stop_reason)  # type: ignore[arg-type]
+        new_scores: list[Any] = list(answer.new_logprobs())
+        if wishes.only_prompt:
+            choice.text, new_scores = "", []
+            choice.finish_reason, choice.stop_reason = "length" if answer.finish else None, None
+        first = ""
+        if not self._begun:
+            choice.text = (self._echoed or "") + choice.text
+            if self._echoed is not None and wishes.logprobs is not None:
+                first = self._tokenizer.token_text(self._prompt[0]) if self._tokenizer else ""
+                new_scores = [*(self.prompt_scores or [None]), *new_scores]
+            if wishes.prompt_logprobs and self.prompt_scores is not None:
+                choice.prompt_logprobs = as_vllm(self.prompt_scores)
+        if wishes.logprobs is not None and (new_scores or not wishes.stream):
+            choice.logprobs = for_completion(new_scores, wishes.logprobs, self._scored_text, first)
+            self._scored_text += sum(map(len, choice.logprobs.tokens))
+        if wishes.ids:
+            choice.token_ids = [] if wishes.only_prompt else answer.ids[self._sent_ids :]
+            self._sent_ids = len(answer.ids)
+            choice.prompt_token_ids = msgspec.UNSET if self._begun else self._prompt
+        return choice

@@ -1,0 +1,119 @@
+"""What every endpoint works with: the engine, the tokenizer, the model's dialect."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from core import registry
+from core.checkpoint import open_checkpoint
+from core.errors import EngineDead
+from core.interfaces import Dialect
+from core.setup import open_tokenizer
+from plugins.serve.engine.submission import Busy, Refused
+from plugins.serve.protocol.errors import ApiError
+from plugins.serve.protocol.sampling import own_defaults, refused
+from plugins.serve.protocol.structured import Structure
+from plugins.serve.text.prompts import PromptReader
+
+if TYPE_CHECKING:
+    from core.config import Config
+    from plugins.serve.engine.client import EngineClient, EngineInfo
+    from plugins.serve.metrics import Meter
+
+Guide = Callable[[Structure], Mapping[str, Any]]
+"""What a plugin for guided decoding gives: the `extra_args` that make the sampler keep to a form.
+It raises UserError for a form that it cannot serve."""
+
+
+@dataclass
+class Serving:
+    """Found in `request.app.state.serving`."""
+
+    client: EngineClient
+    prompts: PromptReader
+    dialect: Dialect
+    meter: Meter
+    defaults: Mapping[str, Any]  # sampling parameters that the model brings
+    guide: Guide | None = None
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def open(cls, config: Config, client: EngineClient, meter: Meter) -> Serving:
+        """Open the tokenizer of a configuration; the engine has been started."""
+        checkpoint = open_checkpoint(config.model)
+        architecture = registry.models.get(checkpoint.architecture)
+        prompts = PromptReader(open_tokenizer(config), client.info.max_length)
+        prompts.warm_up()
+        defaults = own_defaults(client.info.defaults)
+        return cls(client, prompts, architecture.dialect, meter, defaults)
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine said of itself."""
+        return self.client.info
+
+    def check_model(self, name: str | None) -> None:
+        """ApiError for a model that is not served; None is the one that is."""
+        if name is not None and name != self.info.model:
+            raise ApiError(
+                f"The model {name[:200]!r} does not exist. This server has {self.info.model!r}.",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    def check_priority(self, priority: int | None) -> int:
+        """ApiError for a priority that nobody would look at, or of more than 32 bits."""
+        priority = priority or 0
+        if not -(2**31) < priority < 2**31:
+            raise ApiError(
+                f"priority is {priority}: it must be a whole number of 32 bits.",
+                param="priority",
+                code="invalid_value",
+            )
+        if priority and not self.info.reads_priority:
+            raise ApiError(
+                "This server's scheduler does not look at priorities. Leave priority out.",
+                param="priority",
+                code="invalid_value",
+            )
+        return priority
+
+    def guidance(self, structure: Structure | None) -> Mapping[str, Any]:
+        """The `extra_args` that fix the form of an answer. ApiError without such a plugin."""
+        if structure is None:
+            return {}
+        if self.guide is None:
+            raise ApiError(
+                f"{structure.field} fixes the form of the answer, and this server runs without "
+                'guided decoding. Ask for {"type": "text"}, or name a plugin for it in the '
+                "server's configuration.",
+                param=structure.field,
+                code="invalid_value",
+            )
+        return self.guide(structure)
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What the engine had against a request, as an answer. Others are raised again."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, Refused):
+        return refused(error.sentences)
+    if isinstance(error, Busy):
+        return ApiError(
+            "Too many requests are waiting. Try again later.",
+            status=429,
+            code="rate_limit_exceeded",
+            headers={"Retry-After": str(max(1, round(error.retry_after)))},
+        )
+    if isinstance(error, EngineDead):
+        return ApiError(
+            "The engine has stopped, so nothing can be answered any more.",
+            status=503,
+            code="engine_stopped",
+        )
+    raise error

@@ -1,0 +1,1 @@
+"""Prompts become token ids, pieces become text, and text becomes what was thought, said, called."""
