@@ -16,7 +16,7 @@ from core.parallel import allocate, guard, load
 from core.sampling.logprobs import prompt_logprobs
 from core.sampling.one_by_one import one_by_one
 from core.sampling.rows import SamplingTable
-from core.setup import check_length, device_of, dtype_of, open_source
+from core.setup import check_length, device_of, dtype_of, make_sampler, open_source
 from core.types import StepOutput
 from core.worker import batching
 from core.worker.memory import affordable_pages, check_room
@@ -145,9 +145,7 @@ class Worker(Step):
             self.device,
             history=self.rows.history,
         )
-        self.sampler: Sampler = registry.samplers.get(self.config.sampler.use)(
-            self.config.sampler.options, limits
-        )
+        self.sampler: Sampler = make_sampler(self.config, self.setup, limits)
         self._watching = Watching(observers_of(self.config, self.setup), self.model, self.comm)
         self.runner = registry.runners.get(self.config.runner.use)(self.config.runner.options)
         self._prompts: dict[int, tuple[int, np.ndarray]] = {}  # rows that want prompt logprobs
