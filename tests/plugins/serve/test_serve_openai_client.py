@@ -163,7 +163,7 @@ def test_mistakes_are_told_by_name(client: openai.OpenAI) -> None:
         client.chat.completions.create(model="other", messages=QUESTION)
     with pytest.raises(openai.NotFoundError, match="no embeddings"):
         client.embeddings.create(model="tiny", input="a")
-    with pytest.raises(openai.BadRequestError, match="guided decoding"):
+    with pytest.raises(openai.BadRequestError, match="structured_outputs"):
         client.chat.completions.create(
             model="tiny", messages=QUESTION, response_format={"type": "json_object"}
         )

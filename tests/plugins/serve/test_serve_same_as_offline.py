@@ -156,7 +156,8 @@ def test_thoughts_and_content_are_what_chat_gives(server: Launched, llm: LLM) ->
         thought, tag, said = text.partition("</think>")
         if tag and thought.startswith("<think>"):
             thoughtful += 1
-            assert message.get("reasoning_content", "") == thought.removeprefix("<think>").strip("\n")
+            thought = thought.removeprefix("<think>").strip("\n")
+            assert message.get("reasoning_content", "") == thought
             assert message["content"] == said.lstrip("\n")
     assert thoughtful
 
