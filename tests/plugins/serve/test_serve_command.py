@@ -17,6 +17,7 @@ import pytest
 from core import registry, settings
 from core.errors import UserError
 from plugins.serve.app import Serve
+from plugins.serve.listening import open_address, take_address
 from tests.plugins.serve.command import Command
 from tests.plugins.serve.engine.started import gone
 
@@ -72,12 +73,22 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         assert f"port {port} of 127.0.0.1 is taken" in refuse(tmp_path, f"run.port={port}")
 
 
-def test_a_port_that_another_server_is_about_to_open(tmp_path: Path) -> None:
+def test_a_port_that_another_program_is_about_to_open(tmp_path: Path) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         port = other.getsockname()[1]
 
         assert "is taken" in refuse(tmp_path, f"run.port={port}")
+
+
+def test_a_port_that_another_server_opened_meanwhile() -> None:
+    with take_address("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with take_address("127.0.0.1", port) as second:
+            open_address(first)
+
+            with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 is taken"):
+                open_address(second)
 
 
 @pytest.mark.parametrize("host", ["not a host", "203.0.113.7"])

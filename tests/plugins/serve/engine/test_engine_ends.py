@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -50,12 +51,14 @@ asyncio.run(main())
 """
 
 
+def start_breaking(checkpoint: Path) -> Started:
+    return Started(configuration(checkpoint, "scheduler=breaking", plugins=[str(BREAKING)]))
+
+
 @pytest.fixture
 def breaking(tiny_served: Path) -> Iterator[Started]:
-    config = configuration(tiny_served, "scheduler=breaking", plugins=[str(BREAKING)])
-    started = Started(config)
-    yield started
-    started.close()
+    with closing(start_breaking(tiny_served)) as started:
+        yield started
 
 
 async def failing(submission: Submission) -> str:
@@ -105,20 +108,22 @@ def test_every_stream_learns_that_the_engine_was_killed(
 
 
 def test_what_breaks_the_loop_is_told_in_a_sentence_and_logged_whole(
-    capfd: pytest.CaptureFixture[str], breaking: Started
+    tiny_served: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def ask(client: EngineClient) -> list[str]:
         other = client.submit([1, 2, 3], LONG)
         await other.__anext__()
         return await asyncio.gather(failing(other), failing(client.submit([1] * 13, SHORT)))
 
-    sentences = breaking.run(ask)
+    # not the fixture: what it writes before the test is not captured
+    with closing(start_breaking(tiny_served)) as started:
+        sentences = started.run(ask)
 
-    assert len(set(sentences)) == 1
-    assert "thirteen tokens" in sentences[0]
-    assert "\n" not in sentences[0]
-    assert "Traceback" in capfd.readouterr().err
-    assert gone(breaking.pid, 5)
+        assert len(set(sentences)) == 1
+        assert "thirteen tokens" in sentences[0]
+        assert "\n" not in sentences[0]
+        assert "Traceback" in capfd.readouterr().err
+        assert gone(started.pid, 5)
 
 
 def test_a_request_that_breaks_a_plugin_harms_no_other(breaking: Started) -> None:
