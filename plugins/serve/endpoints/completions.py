@@ -32,10 +32,13 @@ async def completions(request: Request) -> Response | Exchange:
     priority = serving.check_priority(asked.priority)
     params = sampling_params(asked, serving.defaults, wanted_form(asked), **_decided(asked))
     special = asked.add_special_tokens is not False
-    prompts = [
-        await serving.prompts.encode(prompt, special) if isinstance(prompt, str) else prompt
-        for prompt in asked.prompts()
-    ]
+    prompts: list[list[int]] = []
+    for prompt in asked.prompts():
+        if isinstance(prompt, str):
+            prompts.append(await serving.prompts.encode(prompt, special))
+        else:
+            serving.check_ids(prompt, "prompt")
+            prompts.append(prompt)
     echoed = await _echoed(serving, asked, prompts)
     options = asked.stream_options
     wishes = Wishes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,6 +57,18 @@ class Serving:
                 status=404,
                 param="model",
                 code="model_not_found",
+            )
+
+    def check_ids(self, ids: Sequence[int], field: str) -> None:
+        """ApiError for numbers that are no token ids of this model."""
+        end = self.info.vocab_size
+        if ids and not 0 <= min(ids) <= max(ids) < end:
+            at, wrong = next((at, i) for at, i in enumerate(ids) if not 0 <= i < end)
+            raise ApiError(
+                f"Token {at} of {field} is {wrong}. Token ids are whole numbers from 0 to "
+                f"{end - 1}.",
+                param=field,
+                code="invalid_value",
             )
 
     def check_priority(self, priority: int | None) -> int:
