@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
+from typing import TypeVar
 
 from plugins.apps.bench.connection import Address, Answer, Connection, clock
 
@@ -45,6 +46,7 @@ class Pool:
                 connection.close()
 
 
+T = TypeVar("T")
 Ask = Callable[[bytes, float | None], Awaitable[Answer]]
 
 
@@ -92,7 +94,7 @@ def arrival_times(count: int, rate: float, burstiness: float, seed: int) -> list
     return moments
 
 
-async def _all(clients: list[Awaitable[Answer]]) -> list[Answer]:
+async def _all(clients: Sequence[Awaitable[T]]) -> list[T]:
     tasks = [asyncio.ensure_future(client) for client in clients]
     try:
         return await asyncio.gather(*tasks)

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,15 +65,18 @@ def bench_server(options: Bench.Options) -> int:
         fold(work, options.vocabulary) if options.vocabulary else work
         for work in workloads(options.workloads)
     ]
-    return _loop()(_run(options, works, loads))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(_run(options, works, loads))
 
 
-def _loop() -> Any:
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed: it reads faster."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.run
-    return uvloop.run
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 def _loads(options: Bench.Options) -> list[Load]:
