@@ -9,12 +9,13 @@ from core.errors import UserError
 from plugins.guided.grammars import Grammars, brief
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from core.types import Admission
     from plugins.guided.form import Form
 
-    Words = NDArray  # [ceil(V / 32)] int32, a bit a token
+    Words = NDArray[np.int32]  # [ceil(V / 32)] int32, a bit a token
 
 
 class Followed:
@@ -25,7 +26,8 @@ class Followed:
 
     def __init__(self, admission: Admission, form: Form, grammars: Grammars) -> None:
         self.admission, self.form, self._grammars = admission, form, grammars
-        self._matcher = grammars.start(form)
+        self._started = grammars.start(form)
+        self._matcher = self._started.deep_copy()
         self._taken = 0  # ids that it has followed
         self._again = False  # it was rebuilt, apart from all others
         self.ended = False  # by an end of text; what comes now is dropped
@@ -60,6 +62,7 @@ class Followed:
         if self._again:
             raise self._lost()
         self._again = True
+        self._grammars.forget(self.form, self._started)
         self._matcher = self._grammars.fresh(self.form)
         self._taken = 0
         if not self._matcher.consume_tokens(list(output)):

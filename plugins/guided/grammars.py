@@ -67,12 +67,18 @@ class Grammars:
         return found if isinstance(found, str) else None
 
     def start(self, form: Form) -> LLMatcher:
-        """A matcher at the beginning of a form that was accepted."""
+        """A matcher at the beginning of a form that was accepted; copy it before you follow it."""
         found = self._find(form)
         if found is None or isinstance(found, str):
             found = self.fresh(form)
             self._keep(form, found)
-        return found.deep_copy()
+        return found
+
+    def forget(self, form: Form, started: LLMatcher) -> None:
+        """What `start` gave has come to a limit: whoever asks next gets another one."""
+        with self._lock:
+            if self._read.get(form) is started:
+                del self._read[form]
 
     def fresh(self, form: Form) -> LLMatcher:
         """One that shares nothing with others. UserError for a form that cannot be served."""

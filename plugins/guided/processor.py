@@ -34,7 +34,7 @@ class Guided(LogitsProcessor):
     """
 
     @dataclass
-    class Options:
+    class Options(LogitsProcessor.Options):
         cache: int = field(default=256, metadata={"help": "forms that are kept ready"})
         longest: int = field(
             default=2**16, metadata={"help": "most characters of a schema or a grammar"}
