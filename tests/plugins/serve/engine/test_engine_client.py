@@ -188,6 +188,42 @@ def test_one_answer_is_ended_and_the_others_go_on(engine: Started, offline: LLM)
     assert second == expected.outputs[1].token_ids[:3]
 
 
+def test_those_that_stay_are_not_touched_by_those_that_leave(engine: Started, offline: LLM) -> None:
+    chance = random.Random(1)
+    prompts = [[chance.randrange(301) for _ in range(chance.randint(1, 30))] for _ in range(60)]
+    each = [params(seed=i, n=chance.choice([1, 1, 2]), max_tokens=25) for i in range(60)]
+    leaves = [chance.choice([None, None, 0, 3, 10]) for _ in range(60)]
+
+    async def one(client: EngineClient, i: int) -> list[list[int]]:
+        await asyncio.sleep(chance.random() / 5)
+        while True:
+            try:
+                submission = client.submit(prompts[i], each[i])
+                break
+            except Busy:
+                await asyncio.sleep(0.01)
+        found: list[list[int]] = [[] for _ in range(each[i].n)]
+        count = 0
+        async with submission:
+            while leaves[i] != count and (pieces := await submission.take()):
+                count += 1
+                for piece in pieces:
+                    found[piece.index] += piece.ids
+        return found
+
+    async def ask(client: EngineClient) -> list[list[list[int]]]:
+        found = await asyncio.gather(*(one(client, i) for i in range(60)))
+        await free(client)
+        return found
+
+    found = engine.run(ask)
+    expected = offline.generate(prompts, each, use_tqdm=False)
+    for answers, output, leaves_after in zip(found, expected, leaves, strict=True):
+        for ids, whole in zip(answers, output.outputs, strict=True):
+            wanted = whole.token_ids
+            assert ids == (wanted if leaves_after is None else wanted[: len(ids)])
+
+
 def test_one_that_is_cancelled_before_it_is_read_never_runs(engine: Started) -> None:
     async def rush(client: EngineClient) -> None:
         for _ in range(20):

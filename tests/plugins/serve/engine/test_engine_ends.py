@@ -174,6 +174,33 @@ def test_the_process_does_not_outlive_a_server_that_was_killed(tiny_served: Path
         server.communicate()
 
 
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
+
+
+def test_a_rank_that_dies_ends_the_engine_and_nothing_stays(tiny_served: Path) -> None:
+    with closing(Started(configuration(tiny_served, "parallel.tensor=2"))) as started:
+        (rank,) = children(started.pid)
+
+        async def kill(client: EngineClient) -> str:
+            submission = client.submit([1, 2], LONG)
+            await submission.__anext__()
+            os.kill(rank, signal.SIGKILL)
+            return await failing(submission)
+
+        assert "rank 1" in started.run(kill)
+        assert gone(started.pid, 5)
+
+
+def test_ranks_end_with_an_engine_that_is_killed(tiny_served: Path) -> None:
+    with closing(Started(configuration(tiny_served, "parallel.tensor=2"))) as started:
+        (rank,) = children(started.pid)
+        os.kill(started.pid, signal.SIGKILL)
+
+        assert gone(rank, 5)
+
+
 class TestOneThatLives:
     def test_signals_are_the_servers_alone(self, engine: Started) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -299,6 +299,12 @@ class TestALink:
         with pytest.raises(Gone):
             ends.link.flush()
 
+    def test_who_only_listens_has_gone_too(self, ends: Any) -> None:
+        ends.other.shutdown(socket.SHUT_WR)
+
+        with pytest.raises(Gone):
+            ends.link.receive(wait=True)
+
     def test_nothing_is_there_and_nobody_waits(self, ends: Any) -> None:
         assert ends.link.receive(wait=False) == []
 
