@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from core.outputs import CompletionOutput, RequestOutput
     from core.prompts import TextPrompt, TokensPrompt
     from core.sampling.params import SamplingParams
+    from core.sampling.structured import StructuredOutputsParams
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "LLM": "core.llm",
     "SamplingParams": "core.sampling.params",
+    "StructuredOutputsParams": "core.sampling.structured",
     "RequestOutput": "core.outputs",
     "CompletionOutput": "core.outputs",
     "TextPrompt": "core.prompts",
@@ -33,6 +35,7 @@ __all__ = [
     "EngineDead",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
     "UserError",

@@ -46,6 +46,11 @@ def reasons(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> li
     if not found:
         limit = most_tokens(prompt, params, limits)
         found += engine.observers.reasons(params, len(prompt), limit)
+    if params.structured_outputs is not None and not engine.sampler.structured:
+        found.append(
+            f"structured_outputs: the sampler {engine.config.sampler.use!r} holds no answer to a "
+            "form. Leave it out, or choose the sampler default."
+        )
     found += engine.sampler.accepts(engine.observers.others(params))
     return found
 

@@ -15,7 +15,7 @@ from core.errors import EngineDead, Mistakes, UserError
 from core.generation import Generation, TokensOnly, logprobs_of, prompt_logprobs_of, sequences
 from core.observing import Observers
 from core.plugins.blame import brief
-from core.setup import end_ids, open_tokenizer, read_setup
+from core.setup import end_ids, make_sampler, open_tokenizer, read_setup
 from core.startup import announce
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ class Engine:
             self.limits: Limits = self.executor.start(self.setup)
             scheduler = registry.schedulers.get(config.scheduler.use)
             self.scheduler: Scheduler = scheduler(config.scheduler.options, self.limits)
-            # asked whether it accepts a request; the one that samples lives in the worker
-            sampler = registry.samplers.get(config.sampler.use)
-            self.sampler: Sampler = sampler(config.sampler.options, self.limits)
+            self.sampler: Sampler = make_sampler(config, self.setup, self.limits)
             self.eos_ids = end_ids(self.setup, self.tokenizer, self.limits)
             self._generations: dict[str, Generation] = {}
             self._owner: dict[Request, Generation] = {}
@@ -296,5 +294,6 @@ class Engine:
         self._generations.clear()
         self._owner.clear()
         self._flight.clear()
+        self.sampler.close()
         self.executor.shutdown()
         self.hooks.engine_stopped(engine=self)

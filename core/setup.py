@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,7 @@ from core.types import Limits
 
 if TYPE_CHECKING:
     from core.config import Config
-    from core.interfaces import Architecture
+    from core.interfaces import Architecture, Sampler
     from core.text import TokenizerLike
 
 log = logging.getLogger("plait")
@@ -34,6 +34,8 @@ class Setup:
     plan: ParallelPlan
     max_length: int
     longest: int  # the checkpoint's own limit
+    shared: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What parts of an engine keep in common in one process; a key is like nobody else's."""
 
 
 def read_setup(config: Config) -> Setup:
@@ -134,6 +136,14 @@ def open_tokenizer(config: Config) -> TokenizerLike | None:
         log.info("%s holds no tokenizer: prompts must be token ids", path)
         return None
     return Tokenizer.open(path)
+
+
+def make_sampler(config: Config, setup: Setup, limits: Limits) -> Sampler:
+    """The sampler of the configuration. There is one in the engine, which is asked whether it
+    accepts a request, and one in each rank, which samples."""
+    sampler: Sampler = registry.samplers.get(config.sampler.use)(config.sampler.options, limits)
+    sampler.prepare(config, setup)
+    return sampler
 
 
 def end_ids(setup: Setup, tokenizer: TokenizerLike | None, limits: Limits) -> frozenset[int]:

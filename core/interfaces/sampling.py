@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, ClassVar
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from core.config import Config
     from core.sampling.params import SamplingParams
     from core.sampling.rows import SampleRows
+    from core.setup import Setup
     from core.types import Limits, TokenLogprobs
     from core.worker.launched import Landed
 
@@ -26,7 +28,27 @@ class Sampled:
     landed: Landed | None = None  # from a runner that brings the ids to the host by itself
 
 
-class LogitsProcessor(ABC):
+class Prepared:
+    """What samplers and logits processors have in common: they may need time and the model."""
+
+    def prepare(self, config: Config, setup: Setup) -> None:
+        """Once, in the engine and in each rank, before the first request; tests may leave it out.
+
+        In `Setup.shared` the parts of an engine that live in one process keep what is the same.
+        """
+        return None
+
+    def slow(self, params: SamplingParams) -> bool:
+        """Whether `accepts` may now take long for these parameters, say to compile a grammar. A
+        server then asks it in another thread first, and others go on meanwhile."""
+        return False
+
+    def close(self) -> None:
+        """The engine is closed. May be called again."""
+        return None
+
+
+class LogitsProcessor(Prepared, ABC):
     """Changes the logits of the rows that asked for it; runs inside the sampler, in named order.
 
     Errors: what it cannot do for a request it says in `accepts`, before the request is queued. What
@@ -37,6 +59,9 @@ class LogitsProcessor(ABC):
 
     @dataclass
     class Options: ...
+
+    only_asked: ClassVar[bool] = False
+    """It wants no request without `extra_args` or `structured_outputs`: others are not asked."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -54,7 +79,7 @@ class LogitsProcessor(ABC):
         """[N, V] float32 of just the rows that want it -> the same shape; may work in place."""
 
 
-class Sampler(ABC):
+class Sampler(Prepared, ABC):
     """Chooses one token a row. Every rank samples the same logits, so it must be deterministic:
     draw only through `rows`, whose noise depends on a request's seed and position alone.
 
@@ -72,6 +97,7 @@ class Sampler(ABC):
     # also for rows with top_k, top_p and min_p where the kernel set finds what they let through
     graphable: ClassVar[bool] = False
     graphable_truncation: ClassVar[bool] = False
+    structured: ClassVar[bool] = False  # False: a request with `structured_outputs` is refused
 
     def __init__(self, options: Options, limits: Limits) -> None:
         self.options, self.limits = options, limits

@@ -21,6 +21,7 @@ BUILTIN = (
     "plugins.kernels",
     "plugins.sharding",
     "plugins.sampling",
+    "plugins.guided",
     "plugins.scheduling",
     "plugins.runners",
     "plugins.executors",

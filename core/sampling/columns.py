@@ -32,6 +32,7 @@ MIN_P = 8
 PENALTY = 16
 LOGPROBS = 32
 OTHER = 64  # anything else that changes logits: bias, bad words, allowed ids, min_tokens, plugins
+HOST = 128  # a processor may look at its sampled ids on the host
 TRUNCATION = TOP_K | TOP_P | MIN_P
 
 
@@ -64,6 +65,9 @@ def needs(admission: Admission) -> int:
         or params.allowed_token_ids is not None
         or params.min_tokens
         or params.extra_args
+        or params.structured_outputs is not None
     ):
         found |= OTHER
+    if params.extra_args or params.structured_outputs is not None:
+        found |= HOST
     return found

@@ -9,6 +9,9 @@ from numbers import Integral, Real
 from reprlib import Repr
 from typing import TYPE_CHECKING, Any
 
+from core.errors import UserError
+from core.sampling.structured import StructuredOutputsParams, structured_outputs
+
 if TYPE_CHECKING:
     from core.sampling.params import SamplingParams
 
@@ -33,11 +36,10 @@ _INSTEAD = {
     "best_of": "All n samples are returned; rank them by cumulative_logprob.",
     "do_sample": "Temperature 0 is greedy, any other samples.",
     "early_stopping": "Beam search is not implemented.",
-    "guided_decoding": "Guided decoding is not implemented.",
+    "guided_decoding": "Say structured_outputs={'json': ...}, with a StructuredOutputsParams.",
     "length_penalty": "Beam search is not implemented.",
     "logits_processors": "Name logits processors when the engine is made, in its sampler.",
     "output_kind": "LLM.generate returns whole answers, LLM.stream pieces.",
-    "structured_outputs": "Guided decoding is not implemented.",
     "truncate_prompt_tokens": "Cut the prompt's token ids before you give them.",
     "use_beam_search": "Beam search is not implemented.",
 }
@@ -224,6 +226,13 @@ def _extra(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def _form(value: Any) -> StructuredOutputsParams:
+    try:
+        return structured_outputs(value)
+    except UserError as error:
+        raise Wrong(str(error).replace("\n", " ").removesuffix(".")) from error
+
+
 _count = _optional(_integer(-1, INT32, ", and -1 means all tokens"))
 
 RULES: Mapping[str, Callable[[Any], Any]] = {
@@ -250,5 +259,6 @@ RULES: Mapping[str, Callable[[Any], Any]] = {
     "spaces_between_special_tokens": _flag,
     "include_stop_str_in_output": _flag,
     "detokenize": _flag,
+    "structured_outputs": _optional(_form),
     "extra_args": _extra,
 }

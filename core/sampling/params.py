@@ -11,6 +11,7 @@ from core.errors import UserError
 from core.sampling.param_checks import complaint, normalise, unknown_name, vocabulary_mistakes
 
 if TYPE_CHECKING:
+    from core.sampling.structured import StructuredOutputsParams
     from core.text import TokenizerLike
 
 GREEDY_BELOW = 1e-5
@@ -60,6 +61,7 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True  # put spaces between them where they stay
     include_stop_str_in_output: bool = False  # keep the stop string, or stop token, in the text
     detokenize: bool = True  # make text at all
+    structured_outputs: StructuredOutputsParams | None = None  # the form of the answer
     extra_args: Mapping[str, Any] | None = field(default_factory=dict)  # for plugins
 
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, compare=False)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from core.sampling import columns, noise
+from core.sampling.echo import Echo
 from core.sampling.kernels import SamplingKernels
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class SamplingTable:
         self.columns = torch.zeros(max_rows, width, dtype=torch.int32, device=device)  # [R, C]
         self.needs = np.zeros(max_rows, np.int64)  # [R] bits of core.sampling.columns
         self.admissions: list[Admission | None] = [None] * max_rows
+        self.echo = Echo()
         self._last: tuple[Ints, dict[Any, Any]] | None = None  # the rows, and what is known of them
 
     def admit(self, admissions: Sequence[Admission]) -> None:
@@ -68,7 +70,8 @@ class SamplingTable:
         self._last = None
         for admission in admissions:
             self.admissions[admission.row] = admission
-            self.needs[admission.row] = columns.needs(admission)
+            self.needs[admission.row] = needs = columns.needs(admission)
+            self.echo.admit(admission, needs)
         packed = np.stack([columns.pack(admission) for admission in admissions])
         rows = np.array([admission.row for admission in admissions], np.int32)
         sent = self.send(np.concatenate([rows[:, None], packed], axis=1))
@@ -78,6 +81,7 @@ class SamplingTable:
         """Forget the requests of these rows."""
         for row in rows.tolist():
             self.admissions[row] = None
+        self.echo.release(rows)
 
     def close(self) -> None:
         """Let go of the last rows, which hold the table, too."""
@@ -171,6 +175,11 @@ class SampleRows:
             "params", lambda: [admission.params for admission in self.admissions]
         )
         return params
+
+    def output(self, s: int) -> Sequence[int]:
+        """The ids sampled for row s so far, not to be changed. Its request must have `extra_args`
+        or `structured_outputs`. Waits for the step before, while the model of this one runs."""
+        return self.table.echo.output(int(self.rows[s]))
 
     # on the device
 
@@ -298,3 +307,5 @@ class SampleRows:
     def record(self, ids: Tensor) -> None:
         """Append the sampled ids [S] to the rows' tokens."""
         self.table.history[self.index, self.positions] = ids.to(torch.int32)
+        if self.needs & columns.HOST:
+            self.table.echo.send(self.rows, ids)

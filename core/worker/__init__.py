@@ -16,7 +16,7 @@ from core.observing import observers_of
 from core.parallel import allocate, guard, load
 from core.sampling.one_by_one import one_by_one
 from core.sampling.rows import SamplingTable
-from core.setup import check_length, device_of, dtype_of, open_source
+from core.setup import check_length, device_of, dtype_of, make_sampler, open_source
 from core.types import Limits
 from core.worker import batching, footprint
 from core.worker.launched import Landings, Launched
@@ -189,9 +189,7 @@ class Worker(Step):
             staging=staging,
             kernels=self.kernels,
         )
-        self.sampler: Sampler = registry.samplers.get(self.config.sampler.use)(
-            self.config.sampler.options, limits
-        )
+        self.sampler: Sampler = make_sampler(self.config, self.setup, limits)
         self._prompts = PromptLogprobs(staging)
         self._watching = Watching(observers_of(self.config, self.setup), self.model, self.comm)
         self._landings = Landings(limits.max_num_seqs)

@@ -39,14 +39,25 @@ class Chain:
         `built_in`: those that run in any case, so that nobody may choose them.
         """
         self.processors: dict[str, LogitsProcessor] = {}
+        self._built_in = built_in
         self._warned: set[str] = set()
         for entry in chosen:
-            name, processor = _make(entry)
-            if name in self.processors:
-                raise UserError(f"the logits processor {name!r} is named twice.")
-            if type(processor) in built_in:
-                raise UserError(f"{name!r} is part of the default sampler. Leave it out.")
-            self.processors[name] = processor
+            self.add(entry)
+
+    def add(self, entry: Any) -> LogitsProcessor:
+        """One more, behind the others. UserError as when the chain is made."""
+        name, processor = _make(entry)
+        if name in self.processors:
+            raise UserError(f"the logits processor {name!r} is named twice.")
+        if type(processor) in self._built_in:
+            raise UserError(f"{name!r} is part of the default sampler. Leave it out.")
+        self.processors[name] = processor
+        return processor
+
+    @property
+    def asks_all(self) -> bool:
+        """Whether one of them may want any request, also one without wishes of its own."""
+        return not all(processor.only_asked for processor in self.processors.values())
 
     def accepts(self, params: SamplingParams) -> list[str]:
         """Reasons of the processors. Warns once about each of extra_args that nobody reads."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from core.errors import UserError
 from core.interfaces import LogitsProcessor, Sampled, Sampler
 from core.sampling import columns, logprobs
 from core.sampling.deferred import Deferred
@@ -16,6 +18,7 @@ from core.sampling.outcome import errors
 from core.sampling.static_rows import StaticRows
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.chain import Chain
+from plugins.sampling.guide import Guide
 from plugins.sampling.masks import AllowedTokens, LogitBias, MinTokens
 from plugins.sampling.penalties import Penalties
 from plugins.sampling.truncation import floors
@@ -23,8 +26,10 @@ from plugins.sampling.truncation import floors
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from core.config import Config
     from core.sampling.params import SamplingParams
     from core.sampling.rows import SampleRows
+    from core.setup import Setup
     from core.types import Limits, TokenLogprobs
 
 BUILT_IN = (AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
@@ -35,8 +40,9 @@ class DefaultSampler(Sampler):
 
     The order is vLLM's: log probabilities are those of the model's own logits; allowed tokens, bad
     words, min_tokens, bias and penalties change the logits; then come the further processors that
-    the option names. A greedy row takes the largest logit, of equal ones that with the lowest id.
-    The other rows divide by the temperature, cut off by min_p, top_k and top_p, and draw.
+    the option names, and last the one for structured outputs. A greedy row takes the largest logit,
+    of equal ones that with the lowest id. The other rows divide by the temperature, cut off by
+    min_p, top_k and top_p, and draw.
 
     Every row costs what it asks for, whatever its neighbours ask for.
     """
@@ -50,27 +56,55 @@ class DefaultSampler(Sampler):
             },
         )
 
+        structured: Any = field(
+            default="guided",
+            metadata={
+                "help": "the logits processor that holds answers to structured_outputs, made "
+                "when a request asks: a name, or {use: name, option: value}"
+            },
+        )
+
         def __post_init__(self) -> None:
             # a mistake is found when the configuration is read, not when the model is loaded
-            Chain(self.processors, BUILT_IN)
+            chain = Chain(self.processors, BUILT_IN)
+            if isinstance(self.structured, Mapping):
+                chain.add(self.structured)
 
     graphable = graphable_truncation = True
+    structured = True
 
     def __init__(self, options: Options, limits: Limits) -> None:
         super().__init__(options, limits)
         self.chain = Chain(options.processors, BUILT_IN)
         # one that is asked about every row may do what no graph can hold
-        self.graphable = not self.chain.processors
+        self.graphable = not self.chain.asks_all
+        self.guide = Guide(options.structured, self.chain)
         self.processors: list[LogitsProcessor] = [cls(cls.Options()) for cls in BUILT_IN]
 
     def accepts(self, params: SamplingParams) -> list[str]:
+        try:
+            self.guide.fetch([params])
+        except UserError as error:
+            return [f"structured_outputs: {error}"]
         return self.chain.accepts(params)
+
+    def prepare(self, config: Config, setup: Setup) -> None:
+        self.guide.prepare(config, setup)
+
+    def slow(self, params: SamplingParams) -> bool:
+        return self.guide.slow(params)
+
+    def close(self) -> None:
+        for processor in self.chain.processors.values():
+            processor.close()
 
     def __call__(self, logits: Tensor, rows: SampleRows) -> Sampled:
         """logits [S, V] of any float dtype, left as they are."""
         if isinstance(rows, StaticRows):  # captured: of all that follows only this may be asked
             return Sampled(rows.draw(logits, _floor(logits, rows)))
         blamed: dict[int, str] = {}
+        if rows.needs & columns.HOST:
+            rows.remember((DefaultSampler, "guide"), lambda: self.guide.fetch(rows.params))
         ids, value = self._sample(logits, rows, blamed)
         lost: dict[int, str] = {}
         if blamed:
@@ -83,7 +117,7 @@ class DefaultSampler(Sampler):
         self, logits: Tensor, rows: SampleRows, blamed: dict[int, str]
     ) -> tuple[Tensor, Tensor]:
         """Ids [S] and the logits of those [S]. `blamed`, by row: what went wrong on the way."""
-        if rows.plain and not self.chain.processors:
+        if rows.plain and not self.chain.asks_all:
             return _choose(logits, rows)
         changed, others = self._split(rows)
         if not len(changed):

@@ -85,15 +85,15 @@ class Serve(App):
         options = self.options
         logging.getLogger("plait").setLevel(options.log_level.upper())
         key_from(options.api_key_env)
-        name = options.name or _name(config.model.path)
+        name = options.name or model_name(config.model.path)
         with (
             take_address(options.host, options.port) as listener,
-            asyncio.Runner(loop_factory=_loop_factory()) as runner,
+            asyncio.Runner(loop_factory=loop_factory()) as runner,
         ):
             return runner.run(serve(config, options, listener, name))
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's where it is installed: half the cost of each event that is sent."""
     try:
         import uvloop
@@ -103,6 +103,6 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _name(path: str) -> str:
+def model_name(path: str) -> str:
     """What requests call a model that nobody named: as on the hub, or as its folder is called."""
     return Path(path).resolve().name if Path(path).exists() else path

@@ -32,6 +32,18 @@ def take_address(host: str, port: int) -> socket.socket:
     return taken
 
 
+def open_address(listener: socket.socket, backlog: int = 2048) -> None:
+    """Listen. UserError when another program began to while the model was loaded.
+
+    Not left to the event loop: uvloop's does not say that it failed.
+    """
+    try:
+        listener.listen(backlog)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise UserError(_reason(host, port, error)) from error
+
+
 def url(listener: socket.socket) -> str:
     """Where a browser on this machine finds it."""
     host, port = listener.getsockname()[:2]

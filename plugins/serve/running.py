@@ -16,7 +16,7 @@ import uvicorn
 from core.errors import EngineDead
 from plugins.serve.engine.client import EngineClient
 from plugins.serve.http import build, uvicorn_settings
-from plugins.serve.listening import url
+from plugins.serve.listening import open_address, url
 
 if TYPE_CHECKING:
     from core.config import Config
@@ -66,14 +66,14 @@ async def serve(config: Config, options: Serve.Options, listener: socket.socket,
         if not await _before(signals.first, client.start()):
             return 128 + signals.number
         app = build(config, client, options)
+        open_address(listener)
         settings: dict[str, Any] = {"log_config": None, "log_level": "error", "lifespan": "off"}
         server = Server(uvicorn.Config(app, **(settings | uvicorn_settings(options))))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        address = url(listener)
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         if server.started:
-            print(f"{name} is served at {address}", file=sys.stderr, flush=True)
+            print(f"{name} is served at {url(listener)}", file=sys.stderr, flush=True)
         await _before(signals.first, asyncio.shield(serving))
         return await _stop(server, serving, client, signals, options.drain)
     finally:

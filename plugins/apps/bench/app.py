@@ -58,17 +58,70 @@ class Bench(App):
             },
         )
         trace_steps: int = field(default=30, metadata={"help": "steps that are traced"})
+        url: str | None = field(
+            default=None,
+            metadata={"help": "measure the server there instead, such as http://127.0.0.1:8000"},
+        )
+        concurrency: list[int] = field(
+            default_factory=list,
+            metadata={
+                "help": "with url: so many clients that wait for their answers, each in turn"
+            },
+        )
+        rate: list[float] = field(
+            default_factory=list,
+            metadata={"help": "with url: so many requests a second that wait for nobody"},
+        )
+        burstiness: float = field(
+            default=1.0,
+            metadata={"help": "of the rate: 1 is a Poisson process, less comes in bursts"},
+        )
+        rounds: int | None = field(
+            default=None,
+            metadata={"help": "most requests of each concurrent client; null: the whole workload"},
+        )
+        slo: dict[str, float] = field(
+            default_factory=dict,
+            metadata={
+                "help": "limits in ms for goodput, such as {ttft: 200, tpot: 20, e2el: 9000}"
+            },
+        )
+        plot: str | None = field(
+            default=None, metadata={"help": "with url: SVG file for curves of the latencies"}
+        )
+        model: str | None = field(
+            default=None, metadata={"help": "with url: the model to ask; null: the server's first"}
+        )
+        label: str | None = field(
+            default=None, metadata={"help": "with url: what the results call the engine"}
+        )
+        vocabulary: int | None = field(
+            default=None,
+            metadata={"help": "with url: number of token ids, for models with fewer than 10,001"},
+        )
+        salt: bool = field(
+            default=True,
+            metadata={"help": "with url: send cache_salt, so that no run finds another's prompts"},
+        )
+        seed: int = field(default=0, metadata={"help": "of the arrival times of a rate"})
+        api_key_env: str | None = field(
+            default=None, metadata={"help": "with url: environment variable with the server's key"}
+        )
 
     options: Options
 
     def run(self, config: Config) -> int:
+        if self.options.repeat < 1:
+            raise UserError(f"run.repeat must be 1 or more, not {self.options.repeat}.")
+        if self.options.url:
+            from plugins.apps.bench.served import bench_server
+
+            return bench_server(self.options)
         if self.options.host:
             from plugins.apps.bench.host import show_host_costs
 
             return show_host_costs(config)
         loads = workloads(self.options.workloads)
-        if self.options.repeat < 1:
-            raise UserError(f"run.repeat must be 1 or more, not {self.options.repeat}.")
         if self.options.trace is not None:
             return self._trace(config, loads[0], Path(self.options.trace))
 

@@ -56,24 +56,25 @@ def summary(line: dict[str, Any], requests: int) -> list[str]:
     total = line["prompt_tokens"] + line["output_tokens"]
     lines = [
         f" {line['name']} ".center(WIDTH, "="),
-        _labelled("Successful requests:", requests),
-        _labelled("Benchmark duration (s):", seconds),
-        _labelled("Total input tokens:", line["prompt_tokens"]),
-        _labelled("Total generated tokens:", line["output_tokens"]),
-        _labelled("Request throughput (req/s):", requests / seconds),
-        _labelled("Output token throughput (tok/s):", line["out_tok_s"]),
-        _labelled("Total token throughput (tok/s):", total / seconds),
+        labelled("Successful requests:", requests),
+        labelled("Benchmark duration (s):", seconds),
+        labelled("Total input tokens:", line["prompt_tokens"]),
+        labelled("Total generated tokens:", line["output_tokens"]),
+        labelled("Request throughput (req/s):", requests / seconds),
+        labelled("Output token throughput (tok/s):", line["out_tok_s"]),
+        labelled("Total token throughput (tok/s):", total / seconds),
     ]
     for name, heading, label in LATENCIES:
         if f"mean_{name}_ms" in line:
             lines.append(heading.center(WIDTH, "-"))
             for statistic in ("mean", "median", "p99"):
                 value = line[f"{statistic}_{name}_ms"]
-                lines.append(_labelled(f"{statistic.title()} {label} (ms):", value))
+                lines.append(labelled(f"{statistic.title()} {label} (ms):", value))
     lines.append("=" * WIDTH)
     return lines
 
 
-def _labelled(label: str, value: float) -> str:
+def labelled(label: str, value: float) -> str:
+    """One line of a summary."""
     shown = f"{value:.2f}" if isinstance(value, float) else str(value)
     return f"{label:<40}{shown:>{WIDTH - 40}}"

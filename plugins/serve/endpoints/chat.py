@@ -18,7 +18,7 @@ from plugins.serve.protocol.chat import ChatRequest
 from plugins.serve.protocol.chat_answers import ChatCompletion
 from plugins.serve.protocol.reading import read
 from plugins.serve.protocol.sampling import check_stream, sampling_params
-from plugins.serve.protocol.structured import wanted_structure
+from plugins.serve.protocol.structured import wanted_form
 from plugins.serve.protocol.usage import Usage, usage
 from plugins.serve.text.scores import as_vllm
 
@@ -33,11 +33,9 @@ async def chat(request: Request) -> Response | Exchange:
     asked.check()
     check_stream(asked)
     priority = serving.check_priority(asked.priority)
-    decided = asked.decided()
-    if guidance := serving.guidance(wanted_structure(asked)):
-        decided["extra_args"] = {**(asked.extra_args or {}), **guidance}
-    params = sampling_params(asked, serving.defaults, **decided)
-    prompt, reading = await chat_prompt(serving, asked, raw)
+    form = wanted_form(asked)
+    params = sampling_params(asked, serving.defaults, form, **asked.decided())
+    prompt, reading = await chat_prompt(serving, asked, raw, formed=form is not None)
     options = asked.stream_options
     wishes = ChatWishes(
         params=params,

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 
 async def chat_prompt(
-    serving: Serving, asked: ChatRequest, raw: Mapping[str, Any]
+    serving: Serving, asked: ChatRequest, raw: Mapping[str, Any], *, formed: bool
 ) -> tuple[ChatPrompt, Reading]:
     """`raw` is the request as it came: templates print tools with their keys in that order.
+    `formed`: the whole answer has a form, so there is no room for thoughts unless they are asked
+    for.
 
     ApiError for messages that the template does not accept, and for calls that the model cannot
     make.
@@ -35,6 +37,8 @@ async def chat_prompt(
     variables = dict(asked.chat_template_kwargs or {})
     if begun and dialect.thinking_switch is not None:
         variables[dialect.thinking_switch] = False  # a call that is asked for comes at once
+    elif formed and dialect.thinking_switch is not None:
+        variables.setdefault(dialect.thinking_switch, False)
     going_on = bool(asked.continue_final_message)
     if begun and going_on:
         raise ApiError(

@@ -17,7 +17,7 @@ from plugins.serve.endpoints.serving import Serving
 from plugins.serve.protocol.completions import Completion, CompletionRequest
 from plugins.serve.protocol.reading import read
 from plugins.serve.protocol.sampling import check_stream, sampling_params
-from plugins.serve.protocol.structured import wanted_structure
+from plugins.serve.protocol.structured import wanted_form
 from plugins.serve.protocol.usage import Usage, usage
 
 
@@ -30,13 +30,15 @@ async def completions(request: Request) -> Response | Exchange:
     asked.check()
     check_stream(asked)
     priority = serving.check_priority(asked.priority)
-    guidance = serving.guidance(wanted_structure(asked))
-    params = sampling_params(asked, serving.defaults, **_decided(asked, guidance))
+    params = sampling_params(asked, serving.defaults, wanted_form(asked), **_decided(asked))
     special = asked.add_special_tokens is not False
-    prompts = [
-        await serving.prompts.encode(prompt, special) if isinstance(prompt, str) else prompt
-        for prompt in asked.prompts()
-    ]
+    prompts: list[list[int]] = []
+    for prompt in asked.prompts():
+        if isinstance(prompt, str):
+            prompts.append(await serving.prompts.encode(prompt, special))
+        else:
+            serving.check_ids(prompt, "prompt")
+            prompts.append(prompt)
     echoed = await _echoed(serving, asked, prompts)
     options = asked.stream_options
     wishes = Wishes(
@@ -103,7 +105,7 @@ def _only_prompt(asked: CompletionRequest) -> bool:
     return bool(asked.echo) and asked.max_tokens == 0
 
 
-def _decided(asked: CompletionRequest, guidance: Any) -> dict[str, Any]:
+def _decided(asked: CompletionRequest) -> dict[str, Any]:
     decided: dict[str, Any] = {}
     if asked.logprobs is not None:
         decided["logprobs"] = asked.logprobs
@@ -111,8 +113,6 @@ def _decided(asked: CompletionRequest, guidance: Any) -> dict[str, Any]:
             decided["prompt_logprobs"] = max(asked.logprobs, asked.prompt_logprobs or 0)
     if _only_prompt(asked):
         decided |= {"max_tokens": 1, "min_tokens": 0}
-    if guidance:
-        decided["extra_args"] = {**(asked.extra_args or {}), **guidance}
     return decided
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +15,12 @@ from core.setup import open_tokenizer
 from plugins.serve.engine.submission import Busy, Refused
 from plugins.serve.protocol.errors import ApiError
 from plugins.serve.protocol.sampling import own_defaults, refused
-from plugins.serve.protocol.structured import Structure
 from plugins.serve.text.prompts import PromptReader
 
 if TYPE_CHECKING:
     from core.config import Config
     from plugins.serve.engine.client import EngineClient, EngineInfo
     from plugins.serve.metrics import Meter
-
-Guide = Callable[[Structure], Mapping[str, Any]]
-"""What a plugin for guided decoding gives: the `extra_args` that make the sampler keep to a form.
-It raises UserError for a form that it cannot serve."""
 
 
 @dataclass
@@ -37,7 +32,6 @@ class Serving:
     dialect: Dialect
     meter: Meter
     defaults: Mapping[str, Any]  # sampling parameters that the model brings
-    guide: Guide | None = None
     started: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -65,6 +59,18 @@ class Serving:
                 code="model_not_found",
             )
 
+    def check_ids(self, ids: Sequence[int], field: str) -> None:
+        """ApiError for numbers that are no token ids of this model."""
+        end = self.info.vocab_size
+        if ids and not 0 <= min(ids) <= max(ids) < end:
+            at, wrong = next((at, i) for at, i in enumerate(ids) if not 0 <= i < end)
+            raise ApiError(
+                f"Token {at} of {field} is {wrong}. Token ids are whole numbers from 0 to "
+                f"{end - 1}.",
+                param=field,
+                code="invalid_value",
+            )
+
     def check_priority(self, priority: int | None) -> int:
         """ApiError for a priority that nobody would look at, or of more than 32 bits."""
         priority = priority or 0
@@ -81,20 +87,6 @@ class Serving:
                 code="invalid_value",
             )
         return priority
-
-    def guidance(self, structure: Structure | None) -> Mapping[str, Any]:
-        """The `extra_args` that fix the form of an answer. ApiError without such a plugin."""
-        if structure is None:
-            return {}
-        if self.guide is None:
-            raise ApiError(
-                f"{structure.field} fixes the form of the answer, and this server runs without "
-                'guided decoding. Ask for {"type": "text"}, or name a plugin for it in the '
-                "server's configuration.",
-                param=structure.field,
-                code="invalid_value",
-            )
-        return self.guide(structure)
 
 
 def as_api_error(error: Exception) -> ApiError:

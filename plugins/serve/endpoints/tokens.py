@@ -46,14 +46,7 @@ async def detokenize(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     asked = read(await read_json(request), DetokenizeRequest)
     serving.check_model(asked.model)
-    wrong = [token for token in asked.tokens if not 0 <= token < serving.info.vocab_size]
-    if wrong:
-        raise ApiError(
-            f"tokens holds {wrong[0]}: token ids are whole numbers from 0 to "
-            f"{serving.info.vocab_size - 1}.",
-            param="tokens",
-            code="invalid_value",
-        )
+    serving.check_ids(asked.tokens, "tokens")
     text = await serving.prompts.decode(asked.tokens)
     return Response(encode(Text(text)), media_type="application/json")
 

@@ -60,7 +60,8 @@ class Bulletin:
     def __call__(self, plan: StepPlan, output: StepOutput | None, news: Sequence[Request]) -> None:
         """One step was taken in."""
         if (
-            output is not None
+            self._steady
+            and output is not None
             and output.counts is None
             and plan.requests == news == self._steady  # else ids are in another order
             and not any(map(_reason, news))

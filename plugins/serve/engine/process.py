@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from core import __version__
 from core.errors import EngineDead, UserError
 from core.plugins.blame import account, brief
 from plugins.serve.engine.frames import Frames
-from plugins.serve.engine.link import Link
+from plugins.serve.engine.link import Gone, Link
 from plugins.serve.engine.messages import EngineInfo, Failed, Ready
 
 log = logging.getLogger("plait")
@@ -40,14 +41,15 @@ def main(descriptor: int) -> int:
         signal.signal(number, lambda *_: None)
     _end_with_parent()
     connection = socket.socket(fileno=descriptor)
-    link: Link | None = None
-    ready = False
     try:
         if (orders := _orders(connection)) is None:
             return 0
         logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
         log.setLevel(orders.log_level)
-        link = Link(connection)
+    except Exception as error:
+        return _fail(Link(connection), error, ready=False)
+    link, ready = Link(connection), False
+    try:
         from core.engine import Engine
         from plugins.serve.engine.service import Service
 
@@ -61,16 +63,24 @@ def main(descriptor: int) -> int:
             Service(engine, link).run()
         finally:
             engine.close()
+    except Gone:
+        return 0
     except BaseException as error:
-        by_user = isinstance(error, UserError)
-        if ready:
-            log.error("the engine has stopped", exc_info=error)
-        text = str(error) if by_user else _sentence(error) if ready else account(error)
-        link = link or Link(connection)
-        link.put(Failed(by_user and not ready, text))
-        link.flush()
-        return 1
+        return _fail(link, error, ready=ready)
     return 0
+
+
+def _fail(link: Link, error: BaseException, *, ready: bool) -> int:
+    by_user = isinstance(error, UserError) and not ready
+    if ready:
+        log.error("the engine has stopped", exc_info=error)
+        text = _sentence(error)
+    else:
+        text = str(error) if by_user else account(error)
+    with suppress(Gone):  # nobody is left to hear it
+        link.put(Failed(by_user, text))
+        link.flush()
+    return 1
 
 
 def _orders(connection: socket.socket) -> Orders | None:
@@ -85,7 +95,8 @@ def _orders(connection: socket.socket) -> Orders | None:
 def _sentence(error: BaseException) -> str:
     """What clients may hear; the log has the rest."""
     first = str(error).partition("\n")[0].rstrip(":.")
-    return f"{first if isinstance(error, EngineDead) else brief(error).rstrip('.')}."
+    known = isinstance(error, EngineDead | UserError)
+    return f"{first if known else brief(error).rstrip('.')}."
 
 
 def _info(engine: Any, name: str) -> EngineInfo:

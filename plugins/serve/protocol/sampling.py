@@ -11,7 +11,7 @@ from msgspec import Meta
 from core.errors import UserError
 from core.sampling.params import SamplingParams
 from plugins.serve.protocol.errors import ApiError
-from plugins.serve.protocol.structured import StructuredFields
+from plugins.serve.protocol.structured import Form, StructuredFields
 
 MOST_ANSWERS = 128  # n, as OpenAI has it
 MOST_LOGPROBS = 20  # the best tokens of a position
@@ -106,14 +106,17 @@ SAMPLING = (
 
 
 def sampling_params(
-    request: GenerationRequest, defaults: Mapping[str, Any], **decided: Any
+    request: GenerationRequest, defaults: Mapping[str, Any], form: Form | None, **decided: Any
 ) -> SamplingParams:
     """What the engine is asked for. `defaults` are the model's own, as `own_defaults` has them,
-    `decided` what the endpoint makes of its own fields. ApiError with every mistake.
+    `form` that of the answer, `decided` what the endpoint makes of its own fields. ApiError with
+    every mistake.
     """
     given = dict(defaults)
     given |= {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
     given |= decided
+    if form is not None:
+        given["structured_outputs"] = form.values
     lines = _too_many(given)
     try:
         params = SamplingParams(**given)
@@ -146,8 +149,8 @@ def check_stream(request: GenerationRequest) -> None:
 
 def refused(sentences: list[str]) -> ApiError:
     """The core's reasons why a request cannot run, as an answer of status 400."""
-    first = sentences[0].split(" ", 1)[0] if sentences else ""
-    known = first in SAMPLING or first in ("logprobs", "top_logprobs", "priority")
+    first = sentences[0].split(" ", 1)[0].rstrip(":") if sentences else ""
+    known = first in SAMPLING or first in ("logprobs", "structured_outputs")
     long = any(s.startswith("the prompt has") for s in sentences)
     return ApiError(
         "\n".join(s[:1].upper() + s[1:] if not known else s for s in sentences),

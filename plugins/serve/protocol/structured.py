@@ -27,13 +27,16 @@ class ResponseFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """vLLM's way, which has more forms. Exactly one of them."""
+    """vLLM's way, which has more forms: exactly one of the first five."""
 
     json: dict[str, Any] | str | None = None  # a schema
     json_object: bool | None = None
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
 
 
 class StructuredFields(RequestBody, kw_only=True):
@@ -47,46 +50,48 @@ class StructuredFields(RequestBody, kw_only=True):
     guided_grammar: str | None = None
 
 
-class Structure(NamedTuple):
-    """The form of an answer."""
+class Form(NamedTuple):
+    """The form of an answer, as SamplingParams.structured_outputs has it."""
 
-    kind: Literal["json", "json_object", "regex", "choice", "grammar"]
-    value: Any  # a schema (object or text), True, an expression, the choices, a grammar
+    values: dict[str, Any]
     field: str  # of the request that asked for it
 
 
-def wanted_structure(request: StructuredFields) -> Structure | None:
-    """The one form that is asked for; None: any text. ApiError where there are several."""
-    found: list[Structure] = []
-    form = request.response_format
-    if form is not None and form.type == "json_object":
-        found.append(Structure("json_object", True, "response_format"))
-    elif form is not None and form.type == "json_schema":
-        if form.json_schema is None or form.json_schema.schema is None:
-            raise ApiError(
-                "response_format.json_schema.schema is missing.",
-                param="response_format",
-                code="invalid_value",
-            )
-        found.append(Structure("json", form.json_schema.schema, "response_format"))
-    elif form is not None and form.json_schema is not None:
-        raise ApiError(
-            'response_format.json_schema needs type "json_schema".',
-            param="response_format",
-            code="invalid_value",
-        )
+def wanted_form(request: StructuredFields) -> Form | None:
+    """The form that is asked for; None: any text. ApiError where there are several."""
+    found = [*_from_response_format(request.response_format)]
     if (outputs := request.structured_outputs) is not None:
-        for kind in ("json", "json_object", "regex", "choice", "grammar"):
-            value = getattr(outputs, kind)
-            if value is not None and value is not False:
-                found.append(Structure(kind, value, "structured_outputs"))
+        given = {name: v for name, v in msgspec.structs.asdict(outputs).items() if v is not None}
+        found.append(Form(given, "structured_outputs"))
     for kind in ("json", "regex", "choice", "grammar"):
         if (value := getattr(request, f"guided_{kind}")) is not None:
-            found.append(Structure(kind, value, f"guided_{kind}"))
+            found.append(Form({kind: value}, f"guided_{kind}"))
     if len(found) > 1:
         raise ApiError(
-            f"{' and '.join(f.field for f in found)} each fix the form of the answer. Choose one.",
+            f"{' and '.join(form.field for form in found)} each fix the form of the answer. Choose "
+            "one.",
             param=found[1].field,
             code="invalid_value",
         )
     return found[0] if found else None
+
+
+def _from_response_format(wanted: ResponseFormat | None) -> list[Form]:
+    if wanted is None:
+        return []
+    name, described = "response_format", wanted.json_schema
+    if wanted.type != "json_schema" and described is not None:
+        raise ApiError(
+            'response_format.json_schema needs type "json_schema".',
+            param=name,
+            code="invalid_value",
+        )
+    if wanted.type == "json_object":
+        return [Form({"json_object": True}, name)]
+    if wanted.type == "text":
+        return []
+    if described is None or described.schema is None:
+        raise ApiError(
+            "response_format.json_schema.schema is missing.", param=name, code="invalid_value"
+        )
+    return [Form({"json": described.schema}, name)]

@@ -52,12 +52,14 @@ def test_needs_say_what_a_step_must_do() -> None:
         {"bad_words": ["x"]},
         {"allowed_token_ids": [1]},
         {"min_tokens": 1},
-        {"extra_args": {"a": 1}},
     ):
         assert needs(SamplingParams(temperature=0, **other)) == columns.OTHER
+    for plugged in ({"extra_args": {"a": 1}}, {"structured_outputs": {"choice": ["a"]}}):
+        wanted = columns.OTHER | columns.HOST
+        assert needs(SamplingParams(temperature=0, **plugged)) == wanted
     assert needs(*MIXED) == sum(
         (columns.RANDOM, columns.TOP_K, columns.TOP_P, columns.PENALTY, columns.LOGPROBS,
-         columns.OTHER)
+         columns.OTHER, columns.HOST)
     )  # fmt: skip
     assert make_rows([MIXED[0], SamplingParams()], 50).plain
     assert not make_rows(MIXED, 50).plain

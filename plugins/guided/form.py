@@ -1,0 +1,100 @@
+"""The form that one request asks for, and the grammar that says the same to llguidance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from core.errors import UserError
+from core.sampling.structured import StructuredOutputsParams, structured_outputs
+
+if TYPE_CHECKING:
+    from core.sampling.params import SamplingParams
+
+KEY = "guided"
+"""The key of `extra_args` that asks for a form; its value has the fields of structured_outputs."""
+
+SPACES = r" |\r?\n[ \t]{0,64}"
+"""What may stand between the parts of JSON: a blank, or a new line and its indentation. White space
+without a bound, which JSON allows, is where weak models never come to an end."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What may be answered; equal ones have the same grammar."""
+
+    kind: str
+    text: str  # a schema, an expression, a list of choices in JSON, a grammar
+    spaces: str = SPACES  # "": none
+
+    def grammar(self) -> str:
+        """What llguidance reads. UserError for a grammar that is neither Lark's nor GBNF."""
+        from llguidance import LLMatcher
+        from llguidance.gbnf_to_lark import any_to_lark
+
+        if self.kind == "json":
+            return LLMatcher.grammar_from_json_schema(
+                self.text,
+                overrides={
+                    "whitespace_flexible": bool(self.spaces),
+                    "whitespace_pattern": self.spaces or None,
+                },
+            )
+        if self.kind == "regex":
+            return LLMatcher.grammar_from_regex(self.text)
+        if self.kind == "choice":
+            texts = " | ".join(map(json.dumps, json.loads(self.text)))
+            return LLMatcher.grammar_from_lark(f"start: {texts}")
+        try:
+            return LLMatcher.grammar_from_lark(any_to_lark(self.text))
+        except Exception as error:
+            raise UserError(f"the grammar cannot be read: {error}.") from error
+
+
+def asks(params: SamplingParams) -> bool:
+    """Whether a request asks for a form."""
+    return params.structured_outputs is not None or KEY in (params.extra_args or ())
+
+
+def form_of(params: SamplingParams) -> Form:
+    """The form that a request asks for. UserError for one that is said twice, or wrongly."""
+    asked = (params.extra_args or {}).get(KEY)
+    if asked is not None and params.structured_outputs is not None:
+        raise UserError(f"extra_args[{KEY!r}] and structured_outputs fix the form. Give one.")
+    wanted = params.structured_outputs or structured_outputs(asked)
+    if wanted.kind == "json_object":
+        return Form("json", '{"type":"object"}', _spaces(wanted))
+    if wanted.kind == "json":
+        return Form("json", _schema(wanted), _spaces(wanted))
+    value: Any = getattr(wanted, wanted.kind)
+    return Form(wanted.kind, value if isinstance(value, str) else json.dumps(value))
+
+
+def _spaces(wanted: StructuredOutputsParams) -> str:
+    return "" if wanted.disable_any_whitespace else wanted.whitespace_pattern or SPACES
+
+
+def _schema(wanted: StructuredOutputsParams) -> str:
+    try:
+        schema = json.loads(wanted.json) if isinstance(wanted.json, str) else wanted.json
+        if wanted.disable_additional_properties:
+            schema = _closed(schema)
+        return json.dumps(schema, separators=(",", ":"))
+    except RecursionError:
+        raise UserError("the schema is nested too deeply. Flatten it.") from None
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the schema is no JSON: {error}.") from error
+
+
+def _closed(schema: Any) -> Any:
+    """The schema, with objects that have no property which it does not name."""
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    closed = {key: _closed(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), Mapping) and "type" in schema:
+        closed.setdefault("additionalProperties", False)
+    return closed

@@ -1,0 +1,88 @@
+"""Tries forms out in a process of its own before the engine reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from threading import Lock
+from typing import IO
+
+PATIENCE = 60.0  # seconds by the clock, on however busy a machine
+
+
+class Gate:
+    """Strangers' grammars can take minutes, gigabytes, or overflow the stack. So a process is asked
+    that may be lost. It is started when it is first needed, and again when one was lost."""
+
+    def __init__(self, seconds: float) -> None:
+        """`seconds` of processor time that one form may take."""
+        self._seconds = seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = Lock()
+
+    def reason(self, grammar: str) -> str | None:
+        """Why a grammar cannot be served; None when it can."""
+        with self._lock:
+            process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            line = json.dumps({"grammar": grammar, "seconds": self._seconds}) + "\n"
+            try:
+                process.stdin.write(line.encode())
+                process.stdin.flush()
+                answer = _line(process.stdout)
+            except BrokenPipeError:
+                answer = b""
+            if answer:
+                reason: str | None = json.loads(answer)["reason"]
+                return reason
+            status = self._end(process)
+        if status == -signal.SIGPROF:
+            return f"reading it takes more than {self._seconds:g} s of computing. Simplify it."
+        return "reading it takes more memory or nesting than there is. Simplify it."
+
+    def close(self) -> None:
+        """End the process. May be called again, and while nobody asks."""
+        with self._lock:
+            if self._process is not None:
+                self._end(self._process)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "plugins.guided.trial"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+                },
+                start_new_session=True,  # Ctrl-C is the engine's to handle; it ends with its input
+            )
+        return self._process
+
+    def _end(self, process: subprocess.Popen[bytes]) -> int:
+        self._process = None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            status = process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        process.stdout.close()
+        return status
+
+
+def _line(stream: IO[bytes]) -> bytes:
+    """The next line, or nothing when there will be none in time."""
+    ready, _, _ = select.select([stream], [], [], PATIENCE)
+    return stream.readline() if ready else b""

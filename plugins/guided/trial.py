@@ -1,0 +1,52 @@
+"""The program that tries forms out, in a process that may be lost: one JSON object a line.
+
+`{"grammar": ..., "seconds": ...}` comes in; `{"reason": ...}` goes out, null for a form that can be
+served. What takes longer, more memory or more stack than it may ends the process.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import sys
+import threading
+from typing import Any
+
+from plugins.guided.limits import LIMITS, MEMORY, STACK
+
+
+def main() -> int:
+    """Serve until the input ends."""
+    from llguidance import LLMatcher
+    from llguidance._lib import LLParserLimits
+
+    from plugins.guided.vocabulary import Vocabulary
+
+    alphabet = [bytes([byte]) for byte in range(256)]
+    words = Vocabulary([*alphabet, b"<|end|>"], {256}, [256], lambda text: list(text.encode()))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.stack_size(STACK)
+
+    def attempt(grammar: str, found: list[str]) -> None:
+        matcher = LLMatcher(words.made, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        found.append(matcher.get_error())
+
+    for line in sys.stdin:
+        asked: dict[str, Any] = json.loads(line)
+        found: list[str] = []
+        # the signal's default is to end the process, in the middle of whatever it computes
+        signal.setitimer(signal.ITIMER_PROF, asked["seconds"])
+        thread = threading.Thread(target=attempt, args=(asked["grammar"], found))
+        thread.start()
+        thread.join()
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps({"reason": (found or ["it cannot be read"])[0] or None}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
