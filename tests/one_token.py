@@ -10,8 +10,8 @@ import torch
 from core.interfaces import Sampled
 from core.parallel import Solo
 from core.sampling import columns
-from core.sampling.rows import SamplingTable
 from core.sampling.static_rows import StaticRows
+from core.sampling.table import SamplingTable
 from core.types import Limits
 from core.worker.rows import RequestRows
 from core.worker.staging import Staging

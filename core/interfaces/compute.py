@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from core.interfaces.sampling import Sampler
     from core.parallel import Communicator
-    from core.sampling.rows import SamplingTable
+    from core.sampling.table import SamplingTable
     from core.types import AttentionMetadata, AttentionShape, Batch, Decodes, KVLayer, Limits
     from core.worker.rows import RequestRows
 

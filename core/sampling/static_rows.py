@@ -14,7 +14,7 @@ from core.sampling.rows import SampleRows
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.sampling.rows import SamplingTable
+    from core.sampling.table import SamplingTable
 
 
 class StaticRows(SampleRows):

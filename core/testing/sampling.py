@@ -12,7 +12,8 @@ from torch import Tensor
 
 from core.interfaces import Sampled, Sampler
 from core.sampling.params import SamplingParams
-from core.sampling.rows import SampleRows, SamplingTable
+from core.sampling.rows import SampleRows
+from core.sampling.table import SamplingTable
 from core.types import Admission, Limits
 
 MAX_LENGTH = 64

@@ -15,7 +15,7 @@ from core.layers import Attention, allocate_cache, bind
 from core.observing import observers_of
 from core.parallel import allocate, guard, load
 from core.sampling.one_by_one import one_by_one
-from core.sampling.rows import SamplingTable
+from core.sampling.table import SamplingTable
 from core.setup import check_length, device_of, dtype_of, make_sampler, open_source
 from core.types import Limits
 from core.worker import batching, footprint

@@ -12,7 +12,7 @@ from core.types import AttentionMetadata, Batch, Decodes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.sampling.rows import SamplingTable
+    from core.sampling.table import SamplingTable
     from core.types import StepPlan
     from core.worker.rows import RequestRows
 

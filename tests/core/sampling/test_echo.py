@@ -7,7 +7,7 @@ import torch
 
 from core.sampling import columns
 from core.sampling.params import SamplingParams
-from core.sampling.rows import SamplingTable
+from core.sampling.table import SamplingTable
 from core.types import Admission
 
 ASKS = {"structured_outputs": {"choice": ["a"]}}

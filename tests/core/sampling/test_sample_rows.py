@@ -8,7 +8,8 @@ import torch
 
 from core.sampling import columns, noise
 from core.sampling.params import SamplingParams
-from core.sampling.rows import SampleRows, SamplingTable
+from core.sampling.rows import SampleRows
+from core.sampling.table import SamplingTable
 from core.testing.sampling import make_rows
 from core.types import Admission
 

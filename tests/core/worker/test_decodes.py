@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.sampling.rows import SamplingTable
+from core.sampling.table import SamplingTable
 from core.types import StepPlan
 from core.worker.batching import decodes
 
