@@ -148,7 +148,11 @@ def request_done(request: Request, output: RequestOutput) -> None:
 
 @hookspec
 def routes(app: Any, engine: Any) -> None:
-    """Add HTTP routes to the Starlette `app` of the server, which serves `engine`. Returns nothing.
+    """Add HTTP routes to the Starlette `app` of the server. Returns nothing.
+
+    `engine` is the server's client of the engine, which runs in another process and is ready:
+    `async for piece in engine.submit(ids, params)` gives ids as they come, `engine.info` says what
+    it is, and `await engine.statistics()` its counters.
 
     Errors: whatever it raises ends the server before it listens.
     """

@@ -15,6 +15,7 @@ from core.sampling.params import SamplingParams
 from plugins.serve.engine.client import EngineClient, Piece
 
 T = TypeVar("T")
+PROMPT = [5, 6, 7, 8, 9]
 
 
 def configuration(checkpoint: Path, *words: str, plugins: Sequence[str] = ()) -> Config:
@@ -60,6 +61,21 @@ class Started:
     def close(self) -> None:
         self._runner.run(self.client.close())
         self._runner.close()
+
+
+def params(**given: Any) -> SamplingParams:
+    """Short, and the same each time."""
+    return SamplingParams(**{"max_tokens": 12, "seed": 4, **given})
+
+
+async def free(client: EngineClient) -> None:
+    """Returns when nothing runs and every page is free or kept for the next prompt."""
+    for _ in range(500):
+        numbers = await client.statistics()
+        if not (numbers["running"] or numbers["waiting"] or numbers["pages_owned"]):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(numbers)
 
 
 async def answer(
