@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugins.serve.protocol.chat import ChatRequest, NamedTool, for_template
 from plugins.serve.protocol.errors import ApiError
+from plugins.serve.protocol.structured import Form
 from plugins.serve.text.replies import Reading
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ async def chat_prompt(
             param="tools",
             code="invalid_value",
         )
-    begun = _begun(asked, dialect)
+    begun = _begun(asked, dialect, formed)
     variables = dict(asked.chat_template_kwargs or {})
     if begun and dialect.thinking_switch is not None:
         variables[dialect.thinking_switch] = False  # a call that is asked for comes at once
@@ -67,7 +68,29 @@ async def chat_prompt(
     return prompt, reading
 
 
-def _begun(asked: ChatRequest, dialect: Dialect) -> str:
+def form_of_call(asked: ChatRequest) -> Form | None:
+    """The form that an answer which has to be a call takes, behind how it begins."""
+    schemas = {
+        tool.function.name: tool.function.parameters or {"type": "object"}
+        for tool in asked.tools or ()
+    }
+    if isinstance(asked.tool_choice, NamedTool):
+        return Form({"json": schemas[asked.tool_choice.function.name]}, "tools")
+    if asked.tool_choice != "required":
+        return None
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": name}, "arguments": schema},
+            "required": ["name", "arguments"],
+            "additionalProperties": False,
+        }
+        for name, schema in schemas.items()
+    ]
+    return Form({"json": {"anyOf": calls}}, "tools")
+
+
+def _begun(asked: ChatRequest, dialect: Dialect, formed: bool) -> str:
     """How an answer that has to be a call begins: the prompt ends with it."""
     if dialect.tool_call is None or asked.tool_choice in (None, "none", "auto"):
         return ""
@@ -75,6 +98,7 @@ def _begun(asked: ChatRequest, dialect: Dialect) -> str:
     if isinstance(asked.tool_choice, NamedTool):
         name = json.dumps(asked.tool_choice.function.name)
         front += f'{{"name": {name}, "arguments":'
+        front += " " if formed else ""  # JSON that is held to a schema begins with its brace
     return front
 
 

@@ -200,4 +200,7 @@ def _part(data: bytes) -> dict[str, Any]:
 def _ended_badly(piece: Piece) -> ApiError:
     if piece.finish == "abort":
         return ApiError("The request was ended: the server stops.", status=503, code="aborted")
+    if piece.error is not None and piece.error.startswith("no token is possible"):
+        # what the client forbade together leaves nothing
+        return ApiError(piece.error, code="no_possible_token")
     return ApiError(piece.error or "The engine failed.", status=500, code="internal_error")

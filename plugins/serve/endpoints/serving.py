@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from core import registry
 from core.checkpoint import open_checkpoint
-from core.errors import EngineDead
+from core.errors import EngineDead, UserError
 from core.interfaces import Dialect
 from core.setup import open_tokenizer
 from plugins.serve.engine.submission import Busy, Refused
@@ -32,6 +32,7 @@ class Serving:
     dialect: Dialect
     meter: Meter
     defaults: Mapping[str, Any]  # sampling parameters that the model brings
+    holds_forms: bool = False  # the sampler can hold an answer to a form
     started: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
@@ -42,7 +43,8 @@ class Serving:
         prompts = PromptReader(open_tokenizer(config), client.info.max_length)
         prompts.warm_up()
         defaults = own_defaults(client.info.defaults)
-        return cls(client, prompts, architecture.dialect, meter, defaults)
+        forms = _holds_forms(config)
+        return cls(client, prompts, architecture.dialect, meter, defaults, forms)
 
     @property
     def info(self) -> EngineInfo:
@@ -87,6 +89,19 @@ class Serving:
                 code="invalid_value",
             )
         return priority
+
+
+def _holds_forms(config: Config) -> bool:
+    """Whether the sampler's processor for structured outputs is there, with its packages."""
+    chosen = getattr(config.sampler.options, "structured", None)
+    name = chosen.get("use") if isinstance(chosen, Mapping) else chosen
+    if name is None or not registry.samplers.get(config.sampler.use).structured:
+        return False
+    try:
+        registry.processors.get(name)
+    except UserError:
+        return False
+    return True
 
 
 def as_api_error(error: Exception) -> ApiError:

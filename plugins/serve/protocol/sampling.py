@@ -66,11 +66,11 @@ class GenerationRequest(StructuredFields, kw_only=True):
     seed: Annotated[int, bounds(-(2**63), 2**63 - 1)] | None = None
     presence_penalty: Annotated[float, bounds(-2, 2)] | None = None
     frequency_penalty: Annotated[float, bounds(-2, 2)] | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: dict[str, Annotated[float, bounds(-100, 100)]] | None = None
 
     top_k: Annotated[int, bounds(-1, INT32)] | None = None
     min_p: Annotated[float, bounds(0, 1)] | None = None
-    repetition_penalty: Annotated[float, bounds(0, 100, exclusiveMinimum=0)] | None = None
+    repetition_penalty: Annotated[float, bounds(0.01, 100)] | None = None
     min_tokens: Annotated[int, bounds(0, INT32)] | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
@@ -167,6 +167,13 @@ def _too_many(given: Mapping[str, Any]) -> list[str]:
     for name in ("logprobs", "prompt_logprobs"):
         if not 0 <= (given.get(name) or 0) <= MOST_LOGPROBS:
             lines.append(f"{name} is {given[name]}: it must be from 0 to {MOST_LOGPROBS}.")
+    # beyond these, logits would be infinite and nothing could be drawn
+    if not 0.01 <= given.get("repetition_penalty", 1.0) <= 100:
+        lines.append(
+            f"repetition_penalty is {given['repetition_penalty']}: it must be from 0.01 to 100."
+        )
+    if any(not -100 <= bias <= 100 for bias in given.get("logit_bias", {}).values()):
+        lines.append("logit_bias holds a number that is not from -100 to 100.")
     for name, most in (("stop", MOST_STOPS), ("bad_words", MOST_BAD_WORDS)):
         found = given.get(name) or ()
         if not isinstance(found, str) and len(found) > most:

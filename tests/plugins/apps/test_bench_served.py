@@ -72,6 +72,12 @@ def test_tokens_are_found_however_the_stream_is_cut(cuts: set[int]) -> None:
     assert (len(answer.tokens), answer.count, answer.error) == (3, 3, None)
 
 
+def test_a_stream_may_be_cut_at_every_place() -> None:
+    for at in range(1, len(WHOLE)):
+        answer = read([WHOLE[:at], WHOLE[at:]])
+        assert (len(answer.tokens), answer.count, answer.error) == (3, 3, None), at
+
+
 def test_a_last_token_may_come_with_the_reason() -> None:
     assert len(read([streamed(event("a"), event("b", "stop"), USAGE)]).tokens) == 2
 

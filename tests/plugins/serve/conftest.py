@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from core import LLM
 from core.text import Tokenizer
 from tests.plugins.serve.fake_engine import FakeEngine
 from tests.plugins.serve.running import ROOT, Launched, Running, launched, serving
-from tests.tiny import save_tiny
+from tests.tiny import IM_END, save_tiny
 
 CONFIG = ROOT / "configs" / "qwen3-serve.yaml"
 WORDS = ("model.dtype=float32", "cache.pages=512", "cache.check=true")
@@ -55,3 +56,14 @@ def llm() -> Iterator[LLM]:
     """The same model in this process."""
     with LLM.from_config(ROOT / "configs" / "qwen3-tiny.yaml", *WORDS) as llm:
         yield llm
+
+
+@pytest.fixture
+def say(fake: Running, tokenizer: Tokenizer) -> Any:
+    """Let the model say a text, and end."""
+
+    def say(text: str) -> None:
+        ids = [*tokenizer.encode(text), IM_END]
+        fake.engine.answer = lambda prompt, params, index: ids
+
+    return say

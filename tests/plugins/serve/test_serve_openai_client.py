@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import openai
@@ -12,13 +13,19 @@ from tests.plugins.serve.running import Launched
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of Italy?"}]
 SILENT = {"chat_template_kwargs": {"enable_thinking": False}}
+WORD_5 = "&"  # the text of token 5
 WEATHER: list[Any] = [
     {
         "type": "function",
         "function": {
             "name": "weather",
             "description": "The weather in a city.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"enum": ["Rome", "Paris"]}},
+                "required": ["city"],
+                "additionalProperties": False,
+            },
         },
     }
 ]
@@ -137,15 +144,23 @@ def test_completions_stream(client: openai.OpenAI) -> None:
     assert texts == [choice.text for choice in whole.choices]
 
 
-def test_a_call_can_be_demanded(client: openai.OpenAI) -> None:
-    given: Any = {"model": "tiny", "messages": QUESTION, "tools": WEATHER, "max_tokens": 30}
-    given |= {"tool_choice": {"type": "function", "function": {"name": "weather"}}, "seed": 0}
-    whole = client.chat.completions.create(**given)
-    called: Any = whole.choices[0].message.tool_calls
-    if called is None:  # this model is too small to be relied on
-        assert whole.choices[0].message.content.startswith('<tool_call>\n{"name": "weather"')
-    else:
-        assert called[0].function.name == "weather"
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+)
+def test_a_call_can_be_demanded(client: openai.OpenAI, choice: Any) -> None:
+    pytest.importorskip("llguidance")  # without it the model may write what is no call
+    given: Any = {"model": "tiny", "messages": QUESTION, "tools": WEATHER, "max_tokens": 60}
+    given |= {"tool_choice": choice, "seed": 0}
+    whole = client.chat.completions.create(**given).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    [call] = whole.message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "weather"
+    assert json.loads(call.function.arguments)["city"] in ("Rome", "Paris")
+    with client.chat.completions.stream(**given) as stream:
+        final: Any = stream.get_final_completion().choices[0].message
+    assert final.tool_calls[0].function.name == "weather"
+    assert final.tool_calls[0].function.arguments == call.function.arguments
 
 
 def test_tools_are_accepted(client: openai.OpenAI) -> None:
@@ -163,13 +178,26 @@ def test_mistakes_are_told_by_name(client: openai.OpenAI) -> None:
         client.chat.completions.create(model="other", messages=QUESTION)
     with pytest.raises(openai.NotFoundError, match="no embeddings"):
         client.embeddings.create(model="tiny", input="a")
-    with pytest.raises(openai.BadRequestError, match="structured_outputs"):
-        client.chat.completions.create(
-            model="tiny", messages=QUESTION, response_format={"type": "json_object"}
+    with pytest.raises(openai.BadRequestError, match="no token is possible") as caught:
+        client.completions.create(
+            model="tiny", prompt="a", extra_body={"allowed_token_ids": [5], "bad_words": [WORD_5]}
         )
+    assert caught.value.code == "no_possible_token"
     with pytest.raises(openai.BadRequestError, match=r"1500 tokens.*1024") as caught:
         client.completions.create(model="tiny", prompt=[5] * 1500)
     assert caught.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("extreme", [
+    {"repetition_penalty": 0.01}, {"repetition_penalty": 100}, {"logit_bias": {"9": 100}},
+    {"logit_bias": {str(token): -100 for token in range(0, 4000, 7)}}, {"temperature": 3e38},
+    {"temperature": 1e-5, "logit_bias": {"9": 100}, "repetition_penalty": 0.01},
+    {"presence_penalty": 2, "frequency_penalty": 2, "temperature": 2e-5}, {"top_p": 1e-300},
+    {"min_p": 1, "top_k": 1}, {"seed": 2**64 - 1}, {"seed": -(2**63)},
+])  # fmt: skip
+def test_what_is_allowed_can_be_sampled(server: Launched, extreme: dict[str, Any]) -> None:
+    answer = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 6, **extreme})
+    assert answer.status_code == 200, answer.text
 
 
 def test_many_async_streams_at_once(server: Launched) -> None:

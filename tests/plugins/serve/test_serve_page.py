@@ -119,6 +119,19 @@ def test_stop_ends_the_stream_and_keeps_the_text(page: Page, script: Script) -> 
     assert script.asked[1]["messages"][1]["content"].startswith("word ")
 
 
+@pytest.mark.parametrize("button", ["Stop", "New conversation"])
+def test_a_button_ends_the_stream_as_well(page: Page, script: Script, button: str) -> None:
+    script.events, script.endless, script.done = [said("word ")], True, False
+    ask(page, "Go!")
+    expect(page.locator(".answer .words")).to_contain_text("word word")
+    page.get_by_role("button", name=button).click()
+    answered(page)
+    assert script.left.wait(10)
+    expect(page.locator(".answer")).to_have_count(1 if button == "Stop" else 0)
+    expect(page.locator("#welcome")).to_be_visible(visible=button != "Stop")
+    expect(page.locator("#message")).to_be_focused()
+
+
 def test_thinking_is_folded(page: Page, script: Script) -> None:
     script.events = [said(reasoning_content="Hmm, well."), said("Yes."), said(finish="stop")]
     ask(page, "Is it?")
