@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from plugins.serve.text.prompts import ChatPrompt
 
 
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""What a tool takes that says nothing about it."""
+
+
 async def chat_prompt(
     serving: Serving, asked: ChatRequest, raw: Mapping[str, Any], *, formed: bool
 ) -> tuple[ChatPrompt, Reading]:
@@ -71,7 +75,9 @@ async def chat_prompt(
 def form_of_call(asked: ChatRequest) -> Form | None:
     """The form that an answer which has to be a call takes, behind how it begins."""
     schemas = {
-        tool.function.name: tool.function.parameters or {"type": "object"}
+        tool.function.name: NOTHING
+        if tool.function.parameters is None
+        else tool.function.parameters
         for tool in asked.tools or ()
     }
     if isinstance(asked.tool_choice, NamedTool):
