@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from core import __version__, plugins
 from core.errors import EngineDead, UserError
+from core.parallel.switches import set_switches
 from core.plugins.blame import account
 from core.registry import registries
 from core.told_once import first_to_tell, follows
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
 
     -> exit status: the app's, 2 after a user's mistake, 1 after a fault, 130 after Ctrl-C.
     """
+    set_switches()  # torch is not imported yet; under torchrun this process is a rank
     try:
         status = _run(_parse(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()

@@ -97,6 +97,9 @@ class Sampler(Prepared, ABC):
     # also for rows with top_k, top_p and min_p where the kernel set finds what they let through
     graphable: ClassVar[bool] = False
     graphable_truncation: ClassVar[bool] = False
+    # whether it takes, for rows that ask for a temperature alone, logits of this rank's part of the
+    # vocabulary, of which only `rows.draw` and `rows.drawn` can make something
+    shards: ClassVar[bool] = False
     structured: ClassVar[bool] = False  # False: a request with `structured_outputs` is refused
 
     def __init__(self, options: Options, limits: Limits) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from core.parallel import cuda_ipc
+from core.parallel.groups import RankLost
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -90,13 +91,13 @@ class Poll:
         self._store, self._rank, self._size, self._gone = store, rank, size, gone
 
     def __call__(self, question: str, answer: bytes) -> list[bytes]:
-        """What every rank answers, in rank order. TimeoutError when one does not."""
+        """What every rank answers, in rank order. RankLost when one does not."""
         keys = [f"{question}/{r}" for r in range(self._size)]
         self._store.set(keys[self._rank], b"." + answer)  # a store may take no empty value
         deadline = time.monotonic() + PATIENCE
         while not self._store.check(keys):
             if self._gone() or time.monotonic() > deadline:
-                raise TimeoutError(f"a rank does not answer about {question}")
+                raise RankLost(f"a rank does not answer about {question}")
             time.sleep(0.002)
         return [bytes(self._store.get(key))[1:] for key in keys]
 
