@@ -172,6 +172,8 @@ def _draw_row(
         won = int(scores.argmax())
         return first + won, float(scores[won])
     few = torch.from_numpy(np.flatnonzero(possible))
+    if not len(few):  # of this part all are below the floor
+        return first, -math.inf
     scores = (logits[few] / temperature).add_(gumbel((few + first).to(torch.int32), *key)).numpy()
     won = int(scores.argmax())
     return first + int(few[won]), float(scores[won])

@@ -140,6 +140,25 @@ class TritonKernels(Kernels):
     ) -> Tensor:
         return draw.best(logits, columns, index, positions, floor, _pdl(logits.device))[1]
 
+    # core.sampling.shards.ShardKernels
+
+    def best_of_shard(
+        self,
+        logits: Tensor,
+        columns: Tensor,
+        index: Tensor,
+        positions: Tensor,
+        floor: Tensor | None,
+        first: int,
+        size: int,
+    ) -> Tensor:
+        return draw.best_of_shard(
+            logits, columns, index, positions, floor, first, size, _pdl(logits.device)
+        )
+
+    def best_of_all(self, found: Tensor) -> tuple[Tensor, Tensor]:
+        return draw.best_of_all(found, _pdl(found.device))
+
     def floors(self, logits: Tensor, columns: Tensor, index: Tensor) -> Tensor:
         return floors.floors(logits, columns, index, _pdl(logits.device))
 
