@@ -14,8 +14,10 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from core.parallel.peers import EMPTY, PeerMemory
+from core.parallel import Communicator
+from core.parallel.peers import EMPTY, PeerMemory, PeerSums
 
 PATIENCE = 60.0  # seconds
 
@@ -65,3 +67,23 @@ def _one(rank: int, shared: Any, stop: Any, work: Any, end: Any) -> None:
     end.send_bytes(buffer.getvalue())
     end.close()
     os._exit(0)
+
+
+class PeerCommunicator(Communicator):
+    """A group whose collectives are a kernel set's, and nobody else's."""
+
+    def __init__(self, peers: PeerMemory, sums: PeerSums) -> None:
+        self.rank, self.size, self.sums = peers.rank, peers.ranks, sums
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        total = self.sums.all_reduce(x)
+        assert total is not None, x.shape
+        return total
+
+    def gather_all(self, x: Tensor) -> list[Tensor]:
+        shards = self.sums.gather(x.contiguous().view(torch.int32))
+        assert shards is not None, x.shape
+        return list(shards.view(x.dtype))
+
+    def broadcast_object(self, value: Any, root: int = 0) -> Any:
+        raise NotImplementedError
