@@ -128,7 +128,8 @@ class NcclCommunicator(Communicator):
             torch.cuda.synchronize(self.device)
         self._leave_peers()
         # not shutdown(), which waits until the other ranks come to do the same
-        group.abort()
+        with suppress(RuntimeError):
+            group.abort()
 
     def _leave_peers(self) -> None:
         self.sums = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 EMPTY = -32768  # int16: the bits of -0.0 in half precision
-PATIENCE = 120.0  # seconds that ranks wait for each other's answers
+PATIENCE = 600.0  # seconds that ranks wait for each other, who may still load
 
 
 class PeerMemory:

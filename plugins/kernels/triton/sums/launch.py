@@ -58,10 +58,10 @@ class Sums:
             return self.two_shot(x)
         return None
 
-    def one_shot(self, x: Tensor) -> Tensor:
-        """The sum over ranks: everybody sends everything to everybody."""
-        x, block = x.contiguous(), block_of(x.numel())
-        return self._run(_one, x, torch.empty_like(x), block, self._blocks(x))
+    def one_shot(self, x: Tensor, block: int | None = None) -> Tensor:
+        """The sum over ranks: everybody sends everything to everybody. `block`: numbers of each."""
+        x, block = x.contiguous(), block or block_of(x.numel())
+        return self._run(_one, x, torch.empty_like(x), block, -(-x.numel() // block))
 
     def two_shot(self, x: Tensor) -> Tensor:
         """The sum over ranks, of which there are a power of two: everybody adds up a part."""
