@@ -55,9 +55,7 @@ def on_ranks(ranks: int, size: int, work: Callable[[PeerMemory], Any]) -> list[A
 
 def _one(rank: int, shared: Any, stop: Any, work: Any, end: Any) -> None:
     torch.set_num_threads(1)
-    peers = PeerMemory(
-        rank, [part.data_ptr() for part in shared], 2 * shared.shape[1], "cpu", stop
-    )
+    peers = PeerMemory(rank, [part.data_ptr() for part in shared], 2 * shared.shape[1], "cpu", stop)
     try:
         result = {"value": work(peers)}
     except BaseException:

@@ -52,7 +52,7 @@ class Communicator(ABC):
 
     def sum_later(self, x: Tensor) -> Tensor:
         """`all_reduce(x)`, which waits (`core.fusing`) if it may be a part of what follows."""
-        return self.all_reduce(x) if self.sums is None else PartialSum(x, self)  # type: ignore
+        return self.all_reduce(x) if self.sums is None else PartialSum(x, self)  # type: ignore[return-value]
 
     def gathered(self, x: Tensor) -> Tensor:
         """Every rank's `x`, in rank order, [ranks, *x.shape]."""

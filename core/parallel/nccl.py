@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions, PrefixStore
 
 from core.parallel.groups import Communicator
 from core.parallel.peers import PeerKernels, PeerMemory, Poll, meet, tried
@@ -41,8 +42,8 @@ class NcclCommunicator(Communicator):
         self.rank, self.size, self.device = rank, size, device
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timedelta(seconds=timeout)
-        self._group: Any = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
-        self._poll = Poll(dist.PrefixStore("peers", store), rank, size, lambda: self._aborted)
+        self._group: Any = dist.ProcessGroupNCCL(PrefixStore("nccl", store), rank, size, options)
+        self._poll = Poll(PrefixStore("peers", store), rank, size, lambda: self._aborted)
         self._peers: PeerMemory | None = None
         self._aborted = False
 
@@ -62,7 +63,9 @@ class NcclCommunicator(Communicator):
             fault = self._poll.agreed("tried", wrong)
         if fault:
             self._leave_peers()
-            log.warning("GPUs do not write into each other's memory, so NCCL does it all: %s", fault)
+            log.warning(
+                "GPUs do not write into each other's memory, so NCCL does it all: %s", fault
+            )
 
     def all_reduce(self, x: Tensor) -> Tensor:
         if self.sums is not None and (total := self.sums.all_reduce(x)) is not None:
@@ -91,7 +94,7 @@ class NcclCommunicator(Communicator):
     def _by_nccl(self, x: Tensor) -> Tensor:
         x = x.contiguous()
         shards = x.new_empty((self.size, *x.shape))
-        options = _on_this_stream(dist.distributed_c10d.AllgatherOptions())
+        options = _on_this_stream(AllgatherOptions())
         finish(self._group._allgather_base(shards, x, options))
         return shards
 

@@ -93,13 +93,13 @@ class Poll:
     def __call__(self, question: str, answer: bytes) -> list[bytes]:
         """What every rank answers, in rank order. RankLost when one does not."""
         keys = [f"{question}/{r}" for r in range(self._size)]
-        self._store.set(keys[self._rank], b"." + answer)  # a store may take no empty value
+        self._store.set(keys[self._rank], "." + answer.hex())  # a store may take no empty value
         deadline = time.monotonic() + PATIENCE
         while not self._store.check(keys):
             if self._gone() or time.monotonic() > deadline:
                 raise RankLost(f"a rank does not answer about {question}")
             time.sleep(0.002)
-        return [bytes(self._store.get(key))[1:] for key in keys]
+        return [bytes.fromhex(self._store.get(key)[1:].decode()) for key in keys]
 
     def agreed(self, question: str, fault: str) -> str:
         """The first fault of any rank; empty if none has one."""

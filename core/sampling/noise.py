@@ -143,9 +143,7 @@ def _best(
 ) -> tuple[Tensor, Tensor]:
     """`drawn` for an accelerator."""
     x, t = logits.float(), temperature[:, None]
-    tokens = torch.arange(
-        first, first + logits.shape[1], dtype=torch.int32, device=logits.device
-    )
+    tokens = torch.arange(first, first + logits.shape[1], dtype=torch.int32, device=logits.device)
     scores = torch.where(t > 0, x / t + gumbel(tokens, keys[:, :1], keys[:, 1:]), x)
     if floor is not None:
         scores.masked_fill_(x < floor[:, None], -math.inf)

@@ -55,23 +55,20 @@ class Shard:
     first: int
     size: int
 
-    def draw(
-        self, logits: Tensor, rows: SampleRows, floor: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Logits [S, chunk] of this rank's tokens, padding behind them -> ids [S] int64, scores [S].
+    def draw(self, logits: Tensor, rows: SampleRows, floor: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logits [S, chunk] of this rank's tokens, then padding -> ids [S] int64, scores [S].
 
         The same on every rank. An id is -1, and its score not finite, where a row has no possible
         token, or NaN.
         """
-        table, kernels = rows.table, rows.table.kernels
+        table = rows.table
+        kernels: object = table.kernels
         if isinstance(kernels, ShardKernels) and self.size:
             found = kernels.best_of_shard(
                 logits, table.columns, rows.index, rows.positions, floor, self.first, self.size
             )
         else:
-            found = best_of(
-                logits[:, : self.size], rows.temperature, rows.keys, floor, self.first
-            )
+            found = best_of(logits[:, : self.size], rows.temperature, rows.keys, floor, self.first)
         everyone = self.comm.gathered(found)
         if isinstance(kernels, ShardKernels):
             return kernels.best_of_all(everyone)
@@ -81,7 +78,7 @@ class Shard:
 def best_of(
     logits: Tensor, temperature: Tensor, keys: Tensor, floor: Tensor | None, first: int
 ) -> Tensor:
-    """The score of the token that each row draws, as the bits of a float32, and its id: int32 [2, S].
+    """Scores of the tokens that rows draw, as bits of float32, and their ids: int32 [2, S].
 
     logits [S, N] are those of ids from `first` on; the rest is as in `noise.draw`. A score is
     logit / temperature + noise, or the logit where the temperature is 0; of a row with NaN +inf or

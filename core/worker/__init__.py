@@ -225,11 +225,11 @@ class Worker(Step):
 
     def sample(self, logits: Tensor, batch: Batch) -> Sampled:
         try:
-            sampled: object
-            if self._head is None:
-                sampled = self.sampler(logits, batch.rows)
-            else:
-                sampled = sample_parts(self._head, self.sampler, logits, batch.rows)
+            sampled: object = (
+                self.sampler(logits, batch.rows)
+                if self._head is None
+                else sample_parts(self._head, self.sampler, logits, batch.rows)
+            )
         except Exception:
             # ranks must agree on every id, and a graph takes no detours
             if self.comm.size > 1 or (logits.is_cuda and torch.cuda.is_current_stream_capturing()):

@@ -49,7 +49,7 @@ def sample_parts(head: CutLogits, sampler: Sampler, part: Tensor, rows: SampleRo
 
 
 def _put_back(parts: Sequence[tuple[Sequence[int], Mapping[int, T] | None]]) -> Deferred[T] | None:
-    """What is known by the rows of parts, by the rows of all. Nothing is looked at before its time."""
+    """By the rows of all what is known by those of parts. Nothing is looked at before its time."""
     known = [(places, mapping) for places, mapping in parts if mapping is not None]
     if not known:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field

@@ -55,13 +55,12 @@ def requests(count: int) -> tuple[list[list[int]], list[SamplingParams]]:
         wish = rng.choice(wishes) if rng.random() < 0.3 else SamplingParams()
         fields = {name: getattr(wish, name) for name in (
             "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-            "repetition_penalty", "logit_bias", "allowed_token_ids", "min_tokens", "logprobs",
+            "repetition_penalty", "logit_bias", "allowed_token_ids", "logprobs",
         )}  # fmt: skip
         params.append(SamplingParams(
             **fields, temperature=rng.choice((0, 0.7, 1.0)), seed=number,
             max_tokens=rng.randint(1, 12), ignore_eos=True,
         ))  # fmt: skip
-        params[-1].min_tokens = min(params[-1].min_tokens, params[-1].max_tokens)
     return prompts, params
 
 
@@ -141,7 +140,7 @@ def test_an_engine_closes_at_once_and_gives_its_memory_back(checkpoint: Path) ->
 
 
 def test_the_gpu_with_less_free_memory_sets_the_pages(checkpoint: Path) -> None:
-    free, total = torch.cuda.mem_get_info(1)
+    free, _ = torch.cuda.mem_get_info(1)
     held = torch.empty(free - (4 << 30), dtype=torch.uint8, device="cuda:1")
     try:
         with engine(checkpoint, 2, cache={}, scheduler={"use": "fcfs", "max_num_seqs": 64}) as llm:

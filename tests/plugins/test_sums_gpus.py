@@ -28,7 +28,6 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("for GPUs", allow_module_level=True)
 
-# ruff: noqa: E402
 from plugins.kernels.triton.kernels import TritonKernels
 from plugins.kernels.triton.sums.launch import Sums, memory
 from plugins.kernels.triton.sums.sizes import Limits

@@ -28,7 +28,6 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs TRITON_INTERPRET=1", allow_module_level=True)
 
-# ruff: noqa: E402
 from plugins.kernels.triton import norms
 from plugins.kernels.triton.kernels import TritonKernels
 from plugins.kernels.triton.sums.launch import Sums, memory

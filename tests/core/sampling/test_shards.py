@@ -1,4 +1,4 @@
-"""Draws from parts of the vocabulary: on every rank the token that one rank draws from the whole."""
+"""Draws from parts of the vocabulary: every rank gets what one rank draws from the whole."""
 
 from __future__ import annotations
 

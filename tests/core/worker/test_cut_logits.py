@@ -66,9 +66,7 @@ def test_all_wishes_together_get_the_tokens_of_one_rank(
     monkeypatch.setattr(runner_module, "capturing_on", lambda _: Recorder())
     params = wishes()
     alone = ask(checkpoint, params)
-    many = ask(
-        checkpoint, params, executor="threads", tensor_parallel_size=ranks, runner=runner
-    )
+    many = ask(checkpoint, params, executor="threads", tensor_parallel_size=ranks, runner=runner)
     assert [o.token_ids for o in many] == [o.token_ids for o in alone]
     assert gathered
     for one, other in zip(many, alone, strict=True):

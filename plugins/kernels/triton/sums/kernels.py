@@ -16,7 +16,7 @@ def one_shot(
     addresses,  # [RANKS] int64: every rank's memory
     turns,  # [blocks] int32
     stop,
-    units,  # of UNIT numbers; 16 where that divides them, so that they can be read 16 bytes at a time
+    units,  # of UNIT numbers: 16 if that divides their count, so that 16 bytes are read at once
     RANK: tl.constexpr,
     RANKS: tl.constexpr,
     AREA: tl.constexpr,
@@ -50,7 +50,7 @@ def two_shot(
     addresses,
     turns,
     stop,
-    units,  # of UNIT numbers; 16 where that divides them, so that they can be read 16 bytes at a time
+    units,  # of UNIT numbers: 16 if that divides their count, so that 16 bytes are read at once
     RANK: tl.constexpr,
     RANKS: tl.constexpr,
     AREA: tl.constexpr,
@@ -105,7 +105,7 @@ def gather(
     addresses,
     turns,
     stop,
-    units,  # of UNIT numbers; 16 where that divides them, so that they can be read 16 bytes at a time
+    units,  # of UNIT numbers: 16 if that divides their count, so that 16 bytes are read at once
     RANK: tl.constexpr,
     RANKS: tl.constexpr,
     AREA: tl.constexpr,
