@@ -94,7 +94,6 @@ def _responses(operation: Operation) -> dict[str, Any]:
     if operation.answer is not None:
         success["content"] = _json(operation.answer)
     if operation.event is not None:
-        name = operation.event.__name__
         success["content"]["text/event-stream"] = {"schema": _event(operation.event)}
     errors = {
         str(status): {"description": text, "content": _json(ErrorAnswer)}
