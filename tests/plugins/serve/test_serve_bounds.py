@@ -162,6 +162,26 @@ def test_a_client_that_goes_while_the_engine_waits(fake: Running) -> None:
     eventually(lambda: fake.engine.asked[0].cancelled)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_takes_nothing_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr(connections, "GONE_SECONDS", 0.5)
+    engine = FakeEngine(lambda ids, params, index: [70] * 250, vocab_size=100_000)
+    with serving(engine, folder) as running, closing(socket.socket()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", running.port))
+        # megabytes of log probabilities, more than the buffers on the way hold
+        fields = {"prompt": "a", "stream": stream, "n": 100, "logprobs": 20}
+        connection.sendall(raw_post(json.dumps(fields).encode()))
+        eventually(lambda: engine.asked)
+        time.sleep(0.3)
+        began = time.monotonic()
+        eventually(lambda: not engine.asked[0].submission.open, 60)
+    # `serving` ends only when no connection is left
+    assert time.monotonic() - began < 50
+
+
 def test_a_failure_in_a_stream_is_an_event_and_its_end(fake: Running) -> None:
     fake.engine.answer = lambda ids, params, index: [70] * 200
     fake.engine.step = 0.01
