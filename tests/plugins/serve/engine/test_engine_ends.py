@@ -166,6 +166,7 @@ def test_the_process_does_not_outlive_a_server_that_was_killed(
 ) -> None:
     command = [sys.executable, "-c", SERVER, str(tiny_served), str(BREAKING), str(length)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pid = 0
     try:
         assert server.stdout is not None
         pid = int(server.stdout.readline())
@@ -177,6 +178,8 @@ def test_the_process_does_not_outlive_a_server_that_was_killed(
     finally:
         server.kill()
         server.communicate()
+        if pid and not gone(pid, 0):
+            os.kill(pid, signal.SIGKILL)
 
 
 def children(pid: int) -> list[int]:
