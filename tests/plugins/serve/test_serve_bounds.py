@@ -167,6 +167,7 @@ def test_a_client_that_takes_nothing_is_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     monkeypatch.setattr(connections, "GONE_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "_notice_the_gone", lambda transport: None)  # nor the kernel
     engine = FakeEngine(lambda ids, params, index: [70] * 250, vocab_size=100_000)
     with serving(engine, folder) as running, closing(socket.socket()) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
