@@ -191,7 +191,7 @@ class Exchange:
         meter: Reading,
         pieces: Sequence[Piece],
     ) -> bytes:
-        events = []
+        events: list[bytes] = []
         for piece in pieces:
             index = piece.index
             writer = writers[index]
@@ -202,7 +202,7 @@ class Exchange:
                 self._rest = b"".join(events)
                 raise _ended_badly(piece)
             events.append(writer.take(piece))
-            if piece.finish is None and writer.enough:
+            if piece.finish is None and writers[index].enough:  # by what was in this piece
                 submission.cancel(index)
                 meter.finished(index, "stop")
         return b"".join(events)
