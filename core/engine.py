@@ -13,6 +13,7 @@ from core import fitting, registry
 from core.admission import reasons
 from core.errors import EngineDead, Mistakes, UserError
 from core.generation import Generation, TokensOnly, logprobs_of, prompt_logprobs_of, sequences
+from core.meanwhile import awaited
 from core.observing import Observers
 from core.plugins.blame import brief
 from core.setup import end_ids, make_sampler, open_tokenizer, read_setup
@@ -193,7 +194,7 @@ class Engine:
 
     def _take(self, launched: Launched) -> list[RequestOutput]:
         try:
-            output = launched.pending.result()
+            output = awaited(launched.pending, self._generations, launched.plan.number)
         except EngineDead:
             raise
         except Exception as error:

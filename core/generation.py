@@ -21,6 +21,8 @@ Follower = Callable[["StepPlan", "StepOutput | None", "Sequence[Request]"], None
 """What `Engine.on_step` may be: gets each step that was taken in, before anything else is made of
 it: its plan, its output (None: it failed), and the requests that got ids or ended by it."""
 
+FEW = 8  # ids that are not worth a visit
+
 
 class Answer:
     """The text of one sequence, made as its ids arrive, or at the end if nobody needs it before."""
@@ -35,6 +37,7 @@ class Answer:
         self.text, self._shown = "", 0
         self._taken = 0  # ids that were looked at
         self._closed = False
+        self.failure: Exception | None = None  # of the tokenizer, when nobody was listening
         self._live = live or bool(params.stop)
         self._words: Detokenizer | None = None
         if tokenizer is not None and params.detokenize:
@@ -56,6 +59,8 @@ class Answer:
         words = self._words
         if words is None or self._closed:
             return None
+        if self.failure is not None:
+            raise self.failure
         request = self.request
         ended = request.finish_reason is not None
         if not (self._live or ended):
@@ -81,6 +86,15 @@ class Answer:
             self._closed = True
         self.text += "".join(pieces)
         return words.stopped
+
+    def advance(self) -> None:
+        """Make text of what is known of an answer whose text is wanted at the end alone."""
+        ids = self.request.output
+        if len(ids) - self._taken < FEW or self._words is None or self._closed or self._live:
+            return
+        if self.request.finish_reason is None:  # so the last id does not end it, and is text
+            self.text += self._words.push(ids[self._taken :])
+            self._taken = len(ids)
 
     def give_up(self) -> None:
         """No more text: the tokenizer has failed."""
@@ -158,6 +172,14 @@ class Generation:
             and self.metrics.first_token_time is not None
         )
 
+    def advance(self) -> None:
+        """Make text that is not asked for yet. What goes wrong is told when it is asked for."""
+        for answer in self.answers:
+            try:
+                answer.advance()
+            except Exception as error:
+                answer.failure = error
+
     @property
     def finished(self) -> bool:
         return all(request.finish_reason is not None for request in self.requests)
@@ -186,6 +208,9 @@ class TokensOnly(Generation):
         return None
 
     def take_prompt_logprobs(self, first: int, positions: list[TokenLogprobs]) -> None:
+        return None
+
+    def advance(self) -> None:
         return None
 
     def waits_for_end(self, request: Request) -> bool:

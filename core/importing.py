@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import traceback
+from collections.abc import Iterable
+from importlib import metadata
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +38,31 @@ def installed(name: str) -> bool:
             return False
         spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
     return spec is not None
+
+
+def extra_with(needs: Iterable[str]) -> str | None:
+    """The extra of Plait that installs these needs, each "a" or "a or b"; None if none has all.
+
+    Packages and what is imported from them are taken to have one name, but for "-" and "_".
+    """
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    try:
+        about = metadata.metadata("plait")
+    except metadata.PackageNotFoundError:  # a checkout that nobody installed
+        return None
+    wanted = [{canonicalize_name(n.split(".")[0]) for n in need.split(" or ")} for need in needs]
+    listed = [Requirement(line) for line in about.get_all("Requires-Dist") or []]
+    for extra in about.get_all("Provides-Extra") or []:
+        brought = {
+            canonicalize_name(found.name)
+            for found in listed
+            if found.marker is not None and found.marker.evaluate({"extra": extra})
+        }
+        if all(names & brought for names in wanted):
+            return str(extra)
+    return None
 
 
 def cause(error: BaseException) -> str:

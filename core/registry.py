@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from core.errors import UserError
-from core.importing import cause, installed, load_path
+from core.importing import cause, extra_with, installed, load_path
 from core.interfaces.versions import unfit
 from core.patience import told_if_long
 
@@ -174,9 +174,11 @@ class Registry(Generic[T]):
         entry = self.entry(name)
         label = f"{self.kind} {name!r} of {entry.provider}"
         if missing := entry.missing():
+            extra = extra_with(missing)
+            hint = f" (it is in plait's extra {extra!r})" if extra else ""
             self._refuse(
                 f"{label} needs {', '.join(missing)}, which is not installed. "
-                f"Install it or choose another {self.kind}."
+                f"Install it{hint} or choose another {self.kind}."
             )
         target = entry.target
         if isinstance(target, str):

@@ -65,7 +65,8 @@ CHAPTERS = (
         "Python interface",
         "The words are vLLM's.",
         {
-            "core": "LLM SamplingParams RequestOutput CompletionOutput TextPrompt TokensPrompt",
+            "core": "LLM SamplingParams StructuredOutputsParams RequestOutput CompletionOutput "
+            "TextPrompt TokensPrompt",
         },
     ),
     Chapter(

@@ -11,6 +11,7 @@ import resource
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 from plugins.guided.limits import LIMITS, MEMORY, STACK
@@ -25,7 +26,8 @@ def main() -> int:
 
     alphabet = [bytes([byte]) for byte in range(256)]
     words = Vocabulary([*alphabet, b"<|end|>"], {256}, [256], lambda text: list(text.encode()))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    with suppress(ValueError, OSError):  # not every system can
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     threading.stack_size(STACK)
 

@@ -19,5 +19,5 @@ def register(registries: Registries) -> None:
     runners.register(
         "cuda_graph",
         "plugins.runners.cuda_graph.runner:CudaGraph",
-        summary="a decode step is one CUDA graph; other steps run eagerly",
+        summary="CUDA graphs of decode steps, and of the layers in short steps with prompts",
     )

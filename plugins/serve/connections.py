@@ -10,7 +10,7 @@ from plugins.serve.protocol.errors import ApiError
 
 MOST_HEAD = 64 * 1024  # bytes of a request line and headers
 HEAD_SECONDS = 30.0  # from a connection's first byte, or its beginning, to the end of a head
-GONE_SECONDS = 60  # a peer that confirms nothing for so long has gone
+GONE_SECONDS = 60  # a peer that takes nothing, or confirms nothing, for so long has gone
 
 
 def protocol(most: int) -> type[asyncio.Protocol]:
@@ -31,6 +31,7 @@ def protocol(most: int) -> type[asyncio.Protocol]:
             super().__init__(*given, **named)
             self._head = 0  # bytes of a head that is not complete
             self._deadline: asyncio.TimerHandle | None = None
+            self._stuck: asyncio.TimerHandle | None = None  # runs while nothing can be sent
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -42,7 +43,21 @@ def protocol(most: int) -> type[asyncio.Protocol]:
 
         def connection_lost(self, error: Exception | None) -> None:
             self._stop_clock()
+            self._moves_on()
             super().connection_lost(error)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._waits()
+
+        def resume_writing(self) -> None:
+            self._moves_on()
+            super().resume_writing()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.transport.get_write_buffer_size():
+                self._waits()  # also behind `close`, which goes on until all is sent
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
@@ -60,6 +75,20 @@ def protocol(most: int) -> type[asyncio.Protocol]:
 
         def send_400_response(self, msg: str) -> None:
             self._turn_away(ApiError(msg, code="invalid_http"), "400 Bad Request")
+
+        def _waits(self) -> None:
+            if self._stuck is None:
+                self._stuck = self.loop.call_later(GONE_SECONDS, self._give_up)
+
+        def _moves_on(self) -> None:
+            if self._stuck is not None:
+                self._stuck.cancel()
+                self._stuck = None
+
+        def _give_up(self) -> None:
+            self._stuck = None
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()
 
         def _late(self) -> None:
             self._deadline = None
@@ -105,16 +134,16 @@ TOO_LATE = ApiError(
 
 
 def _notice_the_gone(transport: asyncio.Transport) -> None:
-    """Let the kernel end a connection whose peer has vanished, or takes nothing any more."""
+    """Let the kernel end a connection whose peer has vanished."""
     found = transport.get_extra_info("socket")
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
         return
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
-        ("TCP_KEEPIDLE", GONE_SECONDS // 2),
+        ("TCP_KEEPIDLE", max(1, int(GONE_SECONDS / 2))),
         ("TCP_KEEPINTVL", 10),
         ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", GONE_SECONDS * 1000),
+        ("TCP_USER_TIMEOUT", int(GONE_SECONDS * 1000)),
     ):
         if hasattr(socket, name):  # Linux has them all
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from email.message import Message
 
 import pytest
 
@@ -100,6 +101,37 @@ def test_a_need_may_name_alternatives() -> None:
     registry.register("fast", Fine, needs=("plait_absent or json", "plait_no or plait_none"))
     assert registry.entry("fast").missing() == ["plait_no or plait_none"]
     assert "needs plait_no or plait_none, which is not installed" in refusal(registry, "fast")
+
+
+@pytest.mark.parametrize(
+    ("needs", "extra"),
+    [
+        (("plait_absent",), "odd"),
+        (("plait_no or plait_absent.part", "plait_other"), "both"),
+        (("plait_absent", "plait_unlisted"), None),
+    ],
+)
+def test_the_extra_that_has_what_is_missing_is_named(
+    needs: tuple[str, ...], extra: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = Message()
+    for line in (
+        "Requires-Dist: plait-unlisted",
+        "Requires-Dist: plait-other; extra == 'few'",
+        "Requires-Dist: plait_absent>=2; python_version > '3' and extra == 'odd'",
+        "Requires-Dist: plait-absent; extra == 'both'",
+        "Requires-Dist: plait-other; extra == 'both'",
+        *(f"Provides-Extra: {name}" for name in ("few", "odd", "both")),
+    ):
+        about.add_header(*line.split(": "))
+    monkeypatch.setattr("core.importing.metadata.metadata", lambda name: about)
+    registry = samplers()
+    registry.register("fast", Fine, needs=needs)
+
+    told = refusal(registry, "fast")
+
+    assert (f"Install it (it is in plait's extra '{extra}') or choose" in told) is bool(extra)
+    assert ("extra" in told) is bool(extra)
 
 
 def test_needs_looks_into_packages_without_importing_them(tmp_path, monkeypatch) -> None:

@@ -40,11 +40,15 @@ def normal(*size: int, device: str, dtype: torch.dtype = HALF, seed: int = 0) ->
     return torch.randn(*size, generator=generator).to(dtype).to(device)
 
 
-def test_it_is_refused_where_it_cannot_run() -> None:
+def test_it_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     from plugins.kernels.triton.kernels import TritonKernels
 
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     (reason,) = TritonKernels.rejects(torch.float64, "cuda")
     assert "float64" in reason
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (7, 5))
+    (reason,) = TritonKernels.rejects(torch.float32, "cuda")
+    assert "8.0" in reason
     if not INTERPRETED:
         (reason,) = TritonKernels.rejects(torch.float32, "cpu")
         assert "kernels: torch" in reason

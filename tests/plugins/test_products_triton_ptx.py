@@ -20,6 +20,9 @@ from plugins.kernels.triton.products.launch import HELD, Products, Work
 from plugins.kernels.triton.products.recipes import H200, Loop, Once, Recipe, Recipes, Rows, Shape
 from tests.hopper import SHARED, Compiled, Compiling, meta
 
+# What the recipes were timed with. Another compiler deals out registers and barriers in its way:
+# what it makes is as right, and may be slower.
+TIMED = triton.__version__.startswith("3.6.")
 PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 SMALL = [  # one of each way with each end: what all of them share
     (Shape(1024, 1024), Rows(4, 4), "carried"),
@@ -95,6 +98,7 @@ def test_only_what_nobody_writes_is_read_before_the_wait(
         assert "st.shared" in before, "the weight is in shared memory before the wait"
 
 
+@pytest.mark.skipif(not TIMED, reason="recipes were timed with Triton 3.6")
 def test_a_row_needs_few_barriers(compiling: Compiling) -> None:
     for shape, how, end in SMALL[:3]:
         assert made(compiling, shape, how, end, 1).ptx.count("bar.sync") <= 4
@@ -125,6 +129,8 @@ def test_what_is_chosen_fits_and_keeps_to_registers(
     end = "carried" if shape.gated or shape.outputs > shape.inputs else "added"
     one = made(compiling, shape, how, end, tokens)
     assert one.shared <= SHARED
+    if not TIMED:
+        pytest.skip("recipes were timed with Triton 3.6; its share of memory fits with this one")
     used, spilled = resources(one.ptx, tmp_path)
     assert spilled == 0
     if isinstance(how, Rows) and tokens == 1:

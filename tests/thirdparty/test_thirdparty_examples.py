@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import torch
 
 from core import LLM, SamplingParams
 from core.run import main
+from core.testing.command import run_kit
 from tests.thirdparty.conftest import PROMPTS, TOKENS
 from tests.thirdparty.installed import ROOT, Site
 from tests.thirdparty.packaged import (
@@ -77,14 +76,13 @@ def test_the_command_in_its_first_lines_runs(
 
 
 @pytest.mark.parametrize("example", KIT, ids=lambda example: example.file)
-def test_it_passes_the_kit(example: Example, site: Site, tmp_path: Path, device: str) -> None:
-    words = [*KIT[example], f"--load={example.path}", f"--on={device}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "core.testing.plugin", "-p", "no:cacheprovider",
-         "-q", "--pyargs", "core.testing", *words],
-        env=site.environment(), cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_it_passes_the_kit(
+    example: Example, site: Site, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in site.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    run_kit(*KIT[example], f"--load={example.path}", f"--on={device}")
 
 
 @pytest.fixture

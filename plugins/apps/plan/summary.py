@@ -72,7 +72,7 @@ def facts(plan: ParallelPlan, index: Index, cache: Cache) -> dict[str, str]:
     found = {
         "model": f"{amount(parameters)} parameters, {size} in {' and '.join(types)}",
         "KV cache of a token": binary(cache.whole),
-        "KV cache of a page": f"{binary(cache.whole * page)} a page of {page} tokens",
+        "KV cache of a page": f"{binary(cache.whole * page)} for {page} tokens",
         "bytes read": by_rank([decimal(n) for n in summary.read_bytes]),
         "read by more than one rank": f"{summary.copied_share:.1%}",
         "fullest rank / mean": f"{summary.imbalance:.2f}",

@@ -1,6 +1,8 @@
 """The runner `cuda_graph`: a whole decode step, from ids to ids, as one graph.
 
-`runner` is what the registry names; `sizes` chooses batch sizes; `buffers` holds a step at fixed
-addresses; `ends` fills it and takes its ids, in plain torch, and `kernels` does the same in two
-launches; `capture` knows CUDA's graphs.
+`runner` is what the registry names. Of decode steps `graphs` has a graph for each size; `sizes`
+chooses these; `buffers` holds a step at fixed addresses; `mail` brings it its news and takes its
+ids; `ends` is what comes before and after the model, in plain torch, and `kernels` does the same in
+one launch each. `prompts` has graphs of the layers alone, for short steps with prompts. `capture`
+knows CUDA's graphs.
 """

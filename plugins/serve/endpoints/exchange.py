@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
     from core.sampling.params import SamplingParams
     from plugins.serve.engine.messages import Piece
+    from plugins.serve.metrics import Reading
     from plugins.serve.text.answers import AnswerText
 
 EXPECTED = (ApiError, Refused, Busy, EngineDead)
+
+MOST_PIECES = 64
+"""Are written at once to a client that was slow; it has to take them before it gets more."""
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -168,26 +172,40 @@ class Exchange:
             len(work.ids), n=len(writers), max_tokens=self._max_tokens, at=self._arrived
         )
         with meter:
-            while pieces := await submission.take():
-                events = b""
-                for piece in pieces:
-                    index = piece.index
-                    writer = writers[index]
-                    if writer.enough:
+            while (pieces := await submission.take()) and not self._gone:
+                for start in range(0, len(pieces), MOST_PIECES):
+                    some = pieces[start : start + MOST_PIECES]
+                    events = self._events(submission, writers, meter, some)
+                    if not events or send is None:
                         continue
-                    meter.take(piece)
-                    events += writer.take(piece)
-                    if piece.finish is None and writer.enough:
-                        submission.cancel(index)
-                        meter.finished(index, "stop")
-                    elif piece.finish not in (None, "stop", "length"):
-                        raise _ended_badly(piece)
-                if not events or send is None:
-                    continue
-                if submission.open or len(self.works) > 1:
-                    await send(_part(events))
-                else:
-                    self._rest = events  # goes out with the end, in one write
+                    more = submission.open or start + MOST_PIECES < len(pieces)
+                    if more or len(self.works) > 1:
+                        await send(_part(events))
+                    else:
+                        self._rest = events  # goes out with the end, in one write
+
+    def _events(
+        self,
+        submission: Submission,
+        writers: Sequence[AnswerWriter],
+        meter: Reading,
+        pieces: Sequence[Piece],
+    ) -> bytes:
+        events: list[bytes] = []
+        for piece in pieces:
+            index = piece.index
+            writer = writers[index]
+            if writer.enough:
+                continue
+            meter.take(piece)
+            if piece.finish not in (None, "stop", "length"):
+                self._rest = b"".join(events)
+                raise _ended_badly(piece)
+            events.append(writer.take(piece))
+            if piece.finish is None and writers[index].enough:  # by what was in this piece
+                submission.cancel(index)
+                meter.finished(index, "stop")
+        return b"".join(events)
 
 
 BROKEN = ApiError("The server failed to make this answer.", status=500, code="internal_error")

@@ -79,7 +79,8 @@ class EngineClient:
         try:
             self.info = await self._ready
         except BaseException:
-            await self.close()
+            # one that is still loading does not listen
+            await self.close(grace=GRACE if self._reason else 0.5)
             raise
         if self._dying is None:
             self._error = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import TYPE_CHECKING, NamedTuple
 
+from core.asking import Asking
 from core.errors import UserError
 from core.plugins.blame import brief
 from core.sampling.params import SamplingParams
@@ -35,6 +37,19 @@ PAUSE = 0.0005  # seconds
 which is much beside a step of 150 us, and nothing beside one that computes."""
 
 
+LOOK = 0.002  # seconds
+"""Between two looks at the socket, while nothing runs and a prompt is asked about."""
+
+
+class Asked(NamedTuple):
+    """A prompt whose acceptance takes long: a thread asks about it, and the others go on."""
+
+    submit: Submit
+    params: SamplingParams
+    future: Future[list[str]]
+    cancels: list[Cancel]  # that came meanwhile
+
+
 class Service:
     """Runs an engine for whoever is at the other end of the link."""
 
@@ -42,6 +57,8 @@ class Service:
         self._engine, self._link = engine, link
         self._bulletin = Bulletin(link.put)
         self._answers: dict[int, int] = {}  # how many each submitted prompt has; those that run
+        self._asking = Asking(engine.sampler)
+        self._asked: dict[int, Asked] = {}
         engine.on_step = self._bulletin
 
     def run(self) -> None:
@@ -52,30 +69,48 @@ class Service:
             while True:
                 if not engine.busy or time.monotonic() - spoke >= PAUSE:
                     link.flush()
-                    if requests := link.receive(wait=not engine.busy):
-                        for request in requests:
-                            self._do(request)
-                        link.flush()
+                    if self._asked:
+                        self._settle(0.0 if engine.busy else LOOK)
+                    for request in link.receive(wait=not engine.busy and not self._asked):
+                        self._do(request)
+                    link.flush()
                     spoke = time.monotonic()
                 if engine.busy:
                     for output in engine.step():
                         del self._answers[int(output.request_id)]
         except Gone:
             return
+        finally:
+            self._asking.close()
 
     def _do(self, request: Request) -> None:
         if isinstance(request, Submit):
-            self._submit(request)
+            self._submit(request, None)
         elif isinstance(request, Cancel):
-            self._cancel(request.number, request.index)
+            self._cancel(request)
         else:
             assert isinstance(request, Ask)
             self._link.put(Counters(self._engine.statistics()))
 
-    def _submit(self, asked: Submit) -> None:
+    def _settle(self, seconds: float) -> None:
+        """Submit the prompts about which is known now what takes long; wait so long for one."""
+        futures = {asked.future: number for number, asked in self._asked.items()}
+        done, _ = wait(futures, seconds, FIRST_COMPLETED)
+        for number in sorted(futures[future] for future in done):
+            asked = self._asked.pop(number)
+            self._submit(asked.submit, asked.params)
+            for cancel in asked.cancels:
+                self._cancel(cancel)
+
+    def _submit(self, asked: Submit, params: SamplingParams | None) -> None:
+        """`params`: they were asked about. None: they may still have to be."""
         number, answers = asked.number, asked.params.get("n", 1)
         try:
-            params = SamplingParams(**asked.params)
+            if params is None:
+                params = SamplingParams(**asked.params)
+                if (future := self._asking.start(params)) is not None:
+                    self._asked[number] = Asked(asked, params, future, [])
+                    return
             if asked.priority and not self._engine.scheduler.reads_priority:
                 raise UserError(
                     f"priority is {asked.priority}, and the scheduler of this server does not "
@@ -101,7 +136,11 @@ class Service:
             self._answers[number] = params.n
             self._link.put(Accepted(number))
 
-    def _cancel(self, number: int, index: int | None) -> None:
+    def _cancel(self, cancel: Cancel) -> None:
+        number, index = cancel.number, cancel.index
+        if number in self._asked:
+            self._asked[number].cancels.append(cancel)
+            return
         if (answers := self._answers.get(number)) is None:
             return  # it has ended meanwhile
         self._bulletin.forget(str(number), index, answers)

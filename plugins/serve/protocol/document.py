@@ -94,14 +94,7 @@ def _responses(operation: Operation) -> dict[str, Any]:
     if operation.answer is not None:
         success["content"] = _json(operation.answer)
     if operation.event is not None:
-        name = operation.event.__name__
-        success["content"]["text/event-stream"] = {
-            "schema": {
-                "type": "string",
-                "description": f"Lines `data: ` with a {name} each; the last is `data: [DONE]`. "
-                "An error in the middle is an ErrorAnswer, and the end.",
-            }
-        }
+        success["content"]["text/event-stream"] = {"schema": _event(operation.event)}
     errors = {
         str(status): {"description": text, "content": _json(ErrorAnswer)}
         for status, text in ERRORS.items()
@@ -109,6 +102,18 @@ def _responses(operation: Operation) -> dict[str, Any]:
     if operation.path == "/health":
         errors["503"] = {"description": "The engine has stopped."}
     return {"200": success, **errors}
+
+
+def _event(struct: type) -> dict[str, Any]:
+    """One event of a stream; a document has no way to say that there are several."""
+    data = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": _json(struct)["application/json"]["schema"],
+        "description": f"A {struct.__name__}; [DONE] in the last event. An error in the middle is "
+        "an ErrorAnswer, and the end.",
+    }
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
 def _json(struct: type) -> dict[str, Any]:

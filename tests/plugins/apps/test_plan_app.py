@@ -89,7 +89,7 @@ def test_the_footer_says_what_a_model_takes(plan: Any) -> None:
     assert found == {
         "model": "8.19 B parameters, 16.4 GB in bf16",
         "KV cache of a token": "144 KiB; 18 KiB on each rank",
-        "KV cache of a page": "36 MiB a page of 256 tokens",
+        "KV cache of a page": "36 MiB for 256 tokens",
         "bytes read": "2.05 GB on each rank",
         "read by more than one rank": "0.0%",
         "fullest rank / mean": "1.00",

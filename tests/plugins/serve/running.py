@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ import openai
 import uvicorn
 from starlette.applications import Starlette
 
-from core.dialect import arguments
-from core.settings import from_arguments
+from core.settings import load
 from plugins.serve.app import Serve
 from plugins.serve.http import build, uvicorn_settings
 
@@ -71,9 +70,11 @@ class Running(Launched):
 
 
 @contextmanager
-def serving(engine: Any, model: str | Path, **options: Any) -> Iterator[Running]:
+def serving(
+    engine: Any, model: str | Path, plugins: Sequence[str] = (), **options: Any
+) -> Iterator[Running]:
     """A server whose engine is in this process. `model`: a checkpoint with a tokenizer."""
-    config = from_arguments(arguments({"model": str(model), "device": "cpu"}))
+    config = load(None, [f"model.path={model}", "model.device=cpu"], plugins=plugins)
     settings = Serve.Options(**options)
     app = build(config, engine, settings)
     listening = socket.create_server(("127.0.0.1", 0))

@@ -162,6 +162,36 @@ def test_a_client_that_goes_while_the_engine_waits(fake: Running) -> None:
     eventually(lambda: fake.engine.asked[0].cancelled)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_takes_nothing_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr(connections, "GONE_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "_notice_the_gone", lambda transport: None)  # nor the kernel
+    engine = FakeEngine(lambda ids, params, index: [70] * 250, vocab_size=100_000)
+    with serving(engine, folder) as running, closing(socket.socket()) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect(("127.0.0.1", running.port))
+        # megabytes of log probabilities, more than the buffers on the way hold
+        fields = {"prompt": "a", "stream": stream, "n": 100, "logprobs": 20}
+        connection.sendall(raw_post(json.dumps(fields).encode()))
+        eventually(lambda: engine.asked and not engine.asked[0].submission.open, 60)
+        time.sleep(2)
+        data = b""
+        try:
+            while chunk := connection.recv(2**20):
+                data += chunk
+        except ConnectionResetError:
+            pass
+    head, _, body = data.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200")
+    if stream:
+        assert b"data: [DONE]" not in body
+    else:
+        length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+        assert len(body) < length
+
+
 def test_a_failure_in_a_stream_is_an_event_and_its_end(fake: Running) -> None:
     fake.engine.answer = lambda ids, params, index: [70] * 200
     fake.engine.step = 0.01

@@ -13,8 +13,8 @@ from tests.plugins.serve.running import Running
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
 def test_a_long_prompt_does_not_stop_the_loop(fake: Running, path: str) -> None:
-    text = "All is well with the world, and nothing has to be said. " * 7500  # 420,000 characters
-    fields: Any = {"prompt": text}
+    text = "All is well with the world, and nothing has to be said. " * 30_000
+    fields: Any = {"prompt": text}  # 1,700,000 characters
     if path.startswith("/v1/chat"):
         fields = {"messages": [{"role": "user", "content": text}]}
     fake.app.state.serving.prompts._max_length = 10**9  # so that it is not refused unread
@@ -37,5 +37,5 @@ def test_a_long_prompt_does_not_stop_the_loop(fake: Running, path: str) -> None:
         asking.join()
         fake.app.state.serving.prompts._max_length = 256
     # where the prompt were encoded on the loop, the longest pause would be nearly all of it
-    assert len(pauses) > 10
+    assert len(pauses) > 4
     assert max(pauses) < 0.5 * took[0] + 0.05

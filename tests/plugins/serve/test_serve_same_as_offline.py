@@ -10,7 +10,7 @@ import pytest
 from core import LLM, SamplingParams
 from tests.plugins.serve.running import Launched
 
-PROMPTS = ["The Mole had been", "Once upon a time, naïve Zoë", "«", "A\n\n\tB 12345 "]
+PROMPTS = ["The Mole had been", "Once upon a time, naïve Zoë", "«A\n\n\tB 12345 "]
 PARAMS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"seed": 1},
@@ -44,8 +44,8 @@ def expected(llm: LLM, prompt: str, given: dict[str, Any]) -> Any:
 def test_completions_are_what_generate_gives(
     server: Launched, llm: LLM, given: dict[str, Any]
 ) -> None:
-    given = {"max_tokens": 24, **given}
-    for prompt in PROMPTS:
+    given = {"max_tokens": 16, **given}
+    for prompt in PROMPTS[::2]:
         wanted = expected(llm, prompt, given)
         body = {"model": "tiny", "prompt": prompt, "return_token_ids": True, **given}
         answer = server.post("/v1/completions", body)
@@ -87,8 +87,8 @@ def assert_scored(told: Any, output: Any) -> None:
 
 @pytest.mark.parametrize("given", PARAMS, ids=lambda given: ",".join(given))
 def test_streams_are_what_generate_gives(server: Launched, llm: LLM, given: dict[str, Any]) -> None:
-    given = {"max_tokens": 24, **given}
-    for prompt in PROMPTS[:2]:
+    given = {"max_tokens": 16, **given}
+    for prompt in PROMPTS[1:2]:
         wanted = expected(llm, prompt, given)
         body = {"prompt": prompt, "return_token_ids": True, **given}
         texts = [""] * len(wanted.outputs)
@@ -111,11 +111,11 @@ def test_streams_are_what_generate_gives(server: Launched, llm: LLM, given: dict
             assert list(map(len, scores)) == list(map(len, ids))
 
 
-@pytest.mark.parametrize("given", [{}, {"stop": ["a"]}, {"n": 2}, {"min_tokens": 30}])
+@pytest.mark.parametrize("given", [{}, {"stop": ["a"]}, {"n": 2}, {"min_tokens": 20}])
 def test_plain_streams_are_what_generate_gives(
     server: Launched, llm: LLM, given: dict[str, Any]
 ) -> None:
-    given = {"max_tokens": 40, "seed": 21, "temperature": 1.1, **given}
+    given = {"max_tokens": 24, "seed": 21, "temperature": 1.1, **given}
     wanted = expected(llm, PROMPTS[0], given)
     texts = [""] * len(wanted.outputs)
     for event in map(json.loads, server.events("/v1/completions", {"prompt": PROMPTS[0], **given})):

@@ -101,12 +101,13 @@ def busy_seconds(pid: int) -> float:
 def gone(pid: int, within: float) -> bool:
     """Whether a process ends in time. One that nobody has waited for counts as ended."""
     until = time.monotonic() + within
-    while time.monotonic() < until:
+    while True:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return True
             os.kill(pid, 0)
         except (FileNotFoundError, ProcessLookupError):
             return True
+        if time.monotonic() >= until:
+            return False
         time.sleep(0.02)
-    return False

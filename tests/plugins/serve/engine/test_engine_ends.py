@@ -40,10 +40,13 @@ from core import SamplingParams
 from tests.plugins.serve.engine.started import configuration
 
 async def main():
-    client = EngineClient(configuration(sys.argv[1]), name="tiny")
+    checkpoint, plugin, length = sys.argv[1:]
+    config = configuration(checkpoint, "scheduler=breaking", plugins=[plugin])
+    client = EngineClient(config, name="tiny")
     await client.start()
-    streams = [client.submit([1, 2], SamplingParams(max_tokens=200)) for _ in range(4)]
-    await streams[0].__anext__()
+    params = SamplingParams(max_tokens=200, ignore_eos=True)
+    streams = [client.submit([1] * int(length), params) for _ in range(4)]
+    await asyncio.wait_for(streams[0].accepted(), 20)
     print(client._process.pid, flush=True)
     await asyncio.sleep(3600)
 
@@ -157,14 +160,17 @@ def test_an_engine_that_cannot_start_says_why(tiny_served: Path) -> None:
         Started(configuration(tiny_served, "model.max_length=5000"))
 
 
-def test_the_process_does_not_outlive_a_server_that_was_killed(tiny_served: Path) -> None:
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(tiny_served)], stdout=subprocess.PIPE, text=True
-    )
+@pytest.mark.parametrize("length", [2, 14], ids=["that runs", "that hangs"])
+def test_the_process_does_not_outlive_a_server_that_was_killed(
+    tiny_served: Path, length: int
+) -> None:
+    command = [sys.executable, "-c", SERVER, str(tiny_served), str(BREAKING), str(length)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pid = 0
     try:
         assert server.stdout is not None
         pid = int(server.stdout.readline())
-        assert not gone(pid, 0.3)
+        assert not gone(pid, 0.2)
 
         server.kill()
 
@@ -172,6 +178,8 @@ def test_the_process_does_not_outlive_a_server_that_was_killed(tiny_served: Path
     finally:
         server.kill()
         server.communicate()
+        if pid and not gone(pid, 0):
+            os.kill(pid, signal.SIGKILL)
 
 
 def children(pid: int) -> list[int]:

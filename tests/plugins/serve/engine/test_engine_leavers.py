@@ -14,7 +14,8 @@ from tests.plugins.serve.engine.started import PROMPT, Started, answer, free, id
 
 @pytest.mark.parametrize("way", ["cancel", "aclose", "with"])
 def test_who_leaves_early_frees_everything(engine: Started, way: str) -> None:
-    async def leave(client: EngineClient) -> int:
+    async def leave(client: EngineClient) -> tuple[int, int]:
+        before = (await client.statistics())["planned_tokens"]
         submission = client.submit(PROMPT, params(n=4, max_tokens=200, ignore_eos=True))
         await submission.__anext__()
         if way == "cancel":
@@ -26,15 +27,18 @@ def test_who_leaves_early_frees_everything(engine: Started, way: str) -> None:
                 pass
         rest = [piece async for piece in submission]
         await free(client)
-        return len(rest)
+        return len(rest), (await client.statistics())["planned_tokens"] - before
 
-    assert engine.run(leave) == 0
+    pieces, tokens = engine.run(leave)
+    assert pieces == 0
+    assert tokens < 400  # of 800
 
 
 def test_one_answer_is_ended_and_the_others_go_on(engine: Started, offline: LLM) -> None:
-    asked = params(n=3, max_tokens=30, ignore_eos=True)
+    asked = params(n=3, max_tokens=100, ignore_eos=True)
 
-    async def end_one(client: EngineClient) -> list[list[int]]:
+    async def end_one(client: EngineClient) -> tuple[list[list[int]], int]:
+        before = (await client.statistics())["planned_tokens"]
         found: list[list[int]] = [[], [], []]
         submission = client.submit(PROMPT, asked)
         async for piece in submission:
@@ -42,12 +46,13 @@ def test_one_answer_is_ended_and_the_others_go_on(engine: Started, offline: LLM)
             if len(found[1]) == 3:
                 submission.cancel(1)
         await free(client)
-        return found
+        return found, (await client.statistics())["planned_tokens"] - before
 
-    first, second, third = engine.run(end_one)
+    (first, second, third), tokens = engine.run(end_one)
     (expected,) = offline.generate([PROMPT], asked, use_tqdm=False)
     assert [first, third] == [expected.outputs[0].token_ids, expected.outputs[2].token_ids]
     assert second == expected.outputs[1].token_ids[:3]
+    assert tokens < 270  # of 300
 
 
 def test_those_that_stay_are_not_touched_by_those_that_leave(engine: Started, offline: LLM) -> None:

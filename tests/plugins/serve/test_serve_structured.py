@@ -1,0 +1,107 @@
+"""Answers in a given form over HTTP: whole, streamed, refused, and beside others."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import openai
+import pytest
+
+from tests.plugins.serve.running import Launched
+
+pytest.importorskip("llguidance")
+
+QUESTION: list[Any] = [{"role": "user", "content": "Who lives in the wood?"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+FORMAT: dict[str, Any] = {
+    "type": "json_schema",
+    "json_schema": {"name": "animal", "strict": True, "schema": SCHEMA},
+}
+
+
+def ask(server: Launched, **more: Any) -> Any:
+    given: dict[str, Any] = {"model": "tiny", "messages": QUESTION, "seed": 2, "max_tokens": 120}
+    return server.openai().chat.completions.create(**{**given, **more})
+
+
+def check(text: str) -> None:
+    animal = json.loads(text)
+    assert set(animal) == {"name", "age"}
+    assert len(animal["name"]) <= 12
+    assert 0 <= animal["age"] <= 99
+
+
+def test_a_schema_is_kept_to(server: Launched) -> None:
+    for choice in ask(server, response_format=FORMAT, n=4).choices:
+        assert choice.finish_reason == "stop"
+        check(choice.message.content)
+
+
+def test_a_stream_keeps_to_it_too(server: Launched) -> None:
+    parts = list(ask(server, response_format=FORMAT, stream=True))
+    check("".join(part.choices[0].delta.content or "" for part in parts if part.choices))
+
+
+def test_any_json_object(server: Launched) -> None:
+    answer = ask(server, response_format={"type": "json_object"}, max_tokens=80).choices[0]
+    if answer.finish_reason == "stop":
+        assert isinstance(json.loads(answer.message.content), dict)
+    assert answer.message.content.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("form", "expression"),
+    [
+        ({"choice": ["a mole", "a rat"]}, "a mole|a rat"),
+        ({"regex": "[a-z]{3,7} [0-9]{2}"}, "[a-z]{3,7} [0-9]{2}"),
+        ({"grammar": 'root ::= "<" [a-z] [a-z] ">"'}, "<[a-z]{2}>"),
+    ],
+)
+def test_vllms_forms_on_completions(server: Launched, form: Any, expression: str) -> None:
+    answer = server.openai().completions.create(
+        model="tiny", prompt="It was", max_tokens=30, extra_body={"structured_outputs": form}
+    )
+    assert re.fullmatch(expression, answer.choices[0].text)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"json": {"not": {}}},
+        {"regex": "(a"},
+        {"grammar": "start: nobody"},
+        {"json": {"type": "integer", "multipleOf": 1234567}},
+        {"json": SCHEMA, "regex": "a"},
+        {"choice": []},
+    ],
+)
+def test_what_cannot_be_served_is_a_mistake_of_the_client(server: Launched, form: Any) -> None:
+    with pytest.raises(openai.BadRequestError):
+        ask(server, extra_body={"structured_outputs": form})
+
+
+def test_others_go_on_while_a_costly_schema_is_read(server: Launched) -> None:
+    """Reading it takes a second of computing, and a step some milliseconds."""
+    bomb = {"json": {"type": "integer", "multipleOf": 7654321}}
+    with ThreadPoolExecutor(1) as pool:
+        stream = ask(server, stream=True, max_tokens=300, extra_body={"ignore_eos": True})
+        times = [time.monotonic() for _, part in zip(range(10), stream, strict=False) if part]
+        refused = pool.submit(ask, server, extra_body={"structured_outputs": bomb})
+        times += [time.monotonic() for part in stream if part]
+        with pytest.raises(openai.BadRequestError, match="computing"):
+            refused.result(60)
+    assert max(later - one for one, later in pairwise(times)) < 0.9
+    assert len(times) > 200
