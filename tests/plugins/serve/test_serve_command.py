@@ -181,8 +181,8 @@ def test_a_second_signal_ends_it_at_once(folder: Path) -> None:
         began = time.monotonic()
         server.tell(signal.SIGINT)
         assert server.status(within=10) == 130
-        assert time.monotonic() - began < 2
-        assert gone(engine, 1)
+        assert time.monotonic() - began < 5  # and not after the stream, or the drain
+        assert gone(engine, 5)
         with pytest.raises(httpx.HTTPError):
             list(events)
 
