@@ -173,7 +173,7 @@ def test_a_second_signal_ends_it_at_once(folder: Path) -> None:
     with Command(*words(folder, "run.name=served"), "-p", str(SLOW)) as server:
         url = server.url()
         engine = server.engine()
-        events = stream(url, 200)
+        events = stream(url, 800)
         next(events)
         server.tell(signal.SIGINT)
         time.sleep(0.3)
