@@ -67,7 +67,10 @@ def extra_with(needs: Iterable[str]) -> str | None:
 
 def cause(error: BaseException) -> str:
     """An exception in one line, with the place in the code that it came from."""
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # a stranger's exception, whose own __str__ fails
+        text = ""
     if isinstance(error, UserError):
         return text
     text = f"{type(error).__name__}: {text}" if text else type(error).__name__

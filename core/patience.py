@@ -162,7 +162,7 @@ class Patience:
             stack = list(_frames(sys._current_frames().get(self._thread)))
             if not any(_imports(frame, SHARED) for frame in _until(stack, turn.module)):
                 # a machine that stood still in between was not waiting for anybody
-                turn.spent += min(now - max(before, turn.began), 10 * TICK)
+                turn.spent += min(now - max(before, turn.began), 2 * TICK)
             if not turn.told and turn.spent >= self._first_word:
                 turn.told = True
                 end = f"It is given up after {self.limit:g} s ({VARIABLE}). "

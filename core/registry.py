@@ -157,6 +157,12 @@ class Registry(Generic[T]):
             hint = f"Did you mean {close[0]!r}? " if close else ""
             names = ", ".join(self.names()) or "none"
             self._refuse(f"no {self.kind} is called {name!r}. {hint}Registered: {names}.")
+        if len(found) > 1 and len({e.provider for e in found}) == 1:
+            classes = " and ".join(e.path for e in found)
+            self._refuse(
+                f"{found[0].provider} registers several classes as {self.kind} {name!r}: "
+                f"{classes}. Give each a name of its own."
+            )
         if len(found) > 1:
             claims = " and ".join(str(e.provider) for e in found)
             ways = " or ".join(f"-p no:{e.provider.handle}" for e in found if e.provider.handle)

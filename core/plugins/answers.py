@@ -51,6 +51,11 @@ def answers(body: object, plugin: Plugin) -> Answers:
             near = get_close_matches(hook, KNOWN, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Hooks: {', '.join(KNOWN)}."
             raise UserError(f"{hook!r} is marked @hookimpl, but there is no such hook. {hint}")
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise UserError(
+                f"its hook {hook!r} is a coroutine or a generator, which nobody would run: a hook "
+                "is an ordinary function. Write it without async and yield."
+            )
         for (of, argument), (ends, instead) in hooks.GOING.items():
             if of == hook and argument in inspect.signature(function).parameters:
                 deprecated(f"{plugin}: the {argument} of {hook}", ends=ends, instead=instead)

@@ -19,6 +19,7 @@ from core.scaffold.kinds import Kind
 DISTRIBUTION = re.compile(r"[A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9]", re.IGNORECASE)
 """Source: PyPA's specification of names and normalization."""
 TAKEN = {"tests"}  # modules that the package's own folder has already
+LONGEST = 100  # letters of a name; those of files and classes get a few more
 MEANING = {"auto", "none", "null", "true", "false", "yes", "no", "on", "off"}  # in a YAML file
 
 
@@ -42,6 +43,10 @@ def names_for(given: str, kind: Kind, used: str = "") -> Names:
         raise UserError(
             f"{given!r} is no name of a package: it may have letters, digits, '-', '_' and '.', "
             "and begins and ends with a letter or digit. Try something like my-sampler."
+        )
+    if len(given) > LONGEST:
+        raise UserError(
+            f"{given[:20]}... has {len(given)} letters. Take a name of {LONGEST} at most."
         )
     plain = re.sub(r"[-_.]+", "-", given).lower()
     module = plain.replace("-", "_")

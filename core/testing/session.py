@@ -71,10 +71,23 @@ def _select(config: pytest.Config) -> Selection:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Refuse unknown names before anything is collected."""
+    """Refuse unknown names, and a device that is not there, before anything is collected."""
     config = session.config
+    if any(names for _, names in asked(config)):
+        _check_device(config.getoption("--on"))
     if config.getoption("load") or any(names for _, names in asked(config)):
         selection(config)
+
+
+def _check_device(name: str) -> None:
+    """UsageError for a device that would have all tests of named components skipped."""
+    import torch
+
+    kind = name.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise pytest.UsageError(f"--on {name}: it is cpu, cuda or cuda:N.")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise pytest.UsageError(f"--on {name}: this machine has no CUDA device.")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -91,6 +91,15 @@ def test_an_argument_that_this_plait_lacks_is_refused_by_name(isolated, write) -
         plugins.load(["./mine.py"])
 
 
+@pytest.mark.parametrize(
+    "form", ["async def step_done(plan):\n    pass", "def step_done(plan):\n    yield"]
+)
+def test_a_hook_that_nobody_would_run_is_refused(isolated, write, form: str) -> None:
+    write("mine.py", f"from core.hooks import hookimpl\n@hookimpl\n{form}\n")
+    with pytest.raises(UserError, match="'step_done' is a coroutine or a generator, which nobody"):
+        plugins.load(["./mine.py"])
+
+
 def test_an_argument_on_its_way_out_warns_whoever_names_it(
     isolated, write, monkeypatch, recwarn
 ) -> None:

@@ -71,6 +71,7 @@ def test_the_range_is_that_of_compatible_versions(
         ("3d --kind app", "'3d' would have a module '3d', which Python cannot import by name."),
         ("lambda --kind app", "module 'lambda', which Python cannot import"),
         ("plait-3 --kind app", "which Python cannot import by name. Begin with a letter"),
+        (f"{'x' * 300} --kind app", "xxx... has 300 letters. Take a name of 100 at most."),
         ("plait-auto --kind app", "in a configuration that word means something else"),
         ("plait --kind app", "there is a package 'plait' already"),
         ("tests --kind app", "there is a package 'tests' already"),

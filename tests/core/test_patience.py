@@ -95,6 +95,24 @@ def test_what_a_run_imports_anyway_is_neither_ended_nor_spoken_of(
     assert caplog.records == []
 
 
+def test_a_machine_that_stands_still_is_not_held_against_an_import(
+    module: Module, caplog, monkeypatch
+) -> None:
+    module("brief", "import time\ntime.sleep(0.3)\n")
+    real = time.monotonic
+    stops = iter([0.0, 0.0, 0.8])
+    passed = [0.0]
+
+    def clock() -> float:
+        if threading.current_thread().name == "plait-patience":
+            passed[0] += next(stops, 0.0)
+        return real() + passed[0]
+
+    monkeypatch.setattr(patience.time, "monotonic", clock)
+    imported("brief", limit=0.7)
+    assert caplog.records == []
+
+
 def test_another_thread_is_told_and_left_alone(module: Module, caplog) -> None:
     module("elsewhere", "import time\ntime.sleep(0.8)\n")
     took: list[float] = []

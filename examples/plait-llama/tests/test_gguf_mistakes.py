@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from gguf_files import add_tensor, gguf, write_gguf
@@ -35,6 +37,26 @@ def test_a_file_that_is_cut_off(part, write, told) -> None:
     (line,) = told(file)
     assert line.startswith(f"{file} cannot be read as GGUF: ")
     assert line.endswith(f"Is it complete? It has {int(part * size):,} bytes.")
+
+
+@pytest.mark.parametrize("entries", [10**6, 10**12, 2**63, 2**64 - 1])
+def test_an_array_that_claims_more_entries_than_the_file_has_bytes(entries, told, tmp_path) -> None:
+    file = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_array("tokenizer.ggml.scores", [0.5, 0.25])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    raw = file.read_bytes()
+    count = (2).to_bytes(8, "little")
+    assert raw.count(count) == 2  # that of the settings, and the array's
+    file.write_bytes(raw[::-1].replace(count[::-1], entries.to_bytes(8, "big"), 1)[::-1])
+    tracemalloc.start()
+    (line,) = told(file)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "it ends before what it should have at byte" in line
+    assert peak < 30e6
 
 
 def test_a_file_that_is_something_else(told, tmp_path) -> None:

@@ -68,11 +68,12 @@ class Transformers:
 
     @torch.inference_mode()
     def continuous(self, work: Workload, at_once: int) -> float:
-        """Its continuous batching, with a cache that holds `at_once` requests. -> seconds.
+        """Its continuous batching, with a cache for as many as run together. -> seconds.
 
-        Making the cache is not timed. UserError when a request does not come back.
+        Making the cache is not timed. UserError when that is too large, or when a request does not
+        come back.
         """
-        page = 64
+        page, at_once = 64, min(at_once, len(work.items))
         blocks = at_once * math.ceil((work.longest + 1) / page) + at_once
         limits = transformers.ContinuousBatchingConfig(
             page_size=page,
@@ -80,15 +81,21 @@ class Transformers:
             max_batch_tokens=max(512, max(len(item.prompt) for item in work.items)),
             max_requests_per_batch=at_once,
         )
-        with self.model.continuous_batching_context_manager(
-            generation_config=_sampling(max_new_tokens=1, eos_token_id=-1),
-            continuous_batching_config=limits,
-            timeout=60,
-        ) as manager:
-            _collect(manager, [Item([1, 2, 3], 4)])
-            start = time.monotonic()
-            _collect(manager, work.items)
-            return time.monotonic() - start
+        try:
+            with self.model.continuous_batching_context_manager(
+                generation_config=_sampling(max_new_tokens=1, eos_token_id=-1),
+                continuous_batching_config=limits,
+                timeout=60,
+            ) as manager:
+                _collect(manager, [Item([1, 2, 3], 4)])
+                start = time.monotonic()
+                _collect(manager, work.items)
+                return time.monotonic() - start
+        except MemoryError as error:
+            raise UserError(
+                f"transformers' continuous batching cannot run {at_once} requests: {error}. "
+                "Lower scheduler.max_num_seqs, or leave it out with run.continuous=false."
+            ) from error
 
 
 def _collect(manager: Any, items: Sequence[Item]) -> None:

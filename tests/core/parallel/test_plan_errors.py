@@ -228,7 +228,8 @@ def test_every_problem_is_told_at_once_in_the_order_of_the_codes() -> None:
 def test_a_strategy_claimed_by_two_plugins_is_told_as_p4() -> None:
     before = registry.registries.snapshot()
     try:
-        registry.sharding.register("replicate", "elsewhere.strategies:Replicate")
+        with registry.provided_by(registry.Provider("else", "plait-else 1.0", "else")):
+            registry.sharding.register("replicate", "elsewhere.strategies:Replicate")
         lines = mistakes()
         assert lines[0].startswith("P4 rule '**.{q_norm,k_norm")
         assert "is provided by" in lines[0]

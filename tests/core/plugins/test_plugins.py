@@ -63,6 +63,27 @@ def test_the_cause_gives_file_and_line(site: Site) -> None:
     assert f"({site.folder / 'plait_broken.py'}, line 3)" in note
 
 
+def test_an_exception_that_cannot_be_printed_is_a_cause_like_any_other(site: Site, write) -> None:
+    site.install("broken")
+    file = site.folder / "plait_broken.py"
+    file.write_text(
+        "class Mute(Exception):\n    def __str__(self):\n        raise OSError\n\n\nraise Mute\n"
+    )
+    (note,) = plugins.load().notes()
+    assert note.endswith(f"did not load: Mute ({file}, line 6)")
+
+
+def test_a_name_that_one_plugin_gives_twice_is_not_blamed_on_two(isolated, write) -> None:
+    one = "@samplers.register('doubled')\nclass {}(Sampler):\n    def __call__(self, *_): ...\n"
+    start = "from core.interfaces import Sampler\nfrom core.registry import samplers\n"
+    write("mine.py", start + one.format("First") + one.format("Second"))
+    plugins.load(["./mine.py"])
+    with pytest.raises(UserError) as caught:
+        registries.samplers.get("doubled")
+    assert "registers several classes as sampler 'doubled': " in str(caught.value)
+    assert str(caught.value).endswith(":Second. Give each a name of its own.")
+
+
 def test_a_failing_plugin_is_logged_once_with_its_traceback(site: Site, caplog) -> None:
     site.install("raising")
     plugins.load()

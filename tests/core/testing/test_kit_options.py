@@ -116,6 +116,20 @@ def test_theirs(request, scheduler):
 """
 
 
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [("tpu", "it is cpu, cuda or cuda:N"), ("cuda", "this machine has no CUDA device")],
+)
+def test_a_device_that_is_not_there_is_no_success(
+    tmp_path: Path, installed: dict[str, str], device: str, said: str
+) -> None:
+    none_there = installed | {"CUDA_VISIBLE_DEVICES": ""}
+    words = ["--pyargs", "core.testing", "--scheduler=fcfs", "--on", device]
+    run = pytest_run(tmp_path, none_there, *words)
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"--on {device}: {said}." in run.stderr
+
+
 def test_other_projects_do_not_notice_it(tmp_path: Path, installed: dict[str, str]) -> None:
     """They may have options and fixtures of the same names."""
     (tmp_path / "conftest.py").write_text(OTHER_CONFTEST)

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from core.errors import UserError
 from core.registry import registries
 from core.run import main
 from core.settings import load
@@ -118,6 +120,25 @@ def test_the_peer_runs_whole_workloads_both_ways(checkpoint: Path) -> None:
 
     assert [side.name.split()[-1] for side in sides] == ["generate", "continuous"]
     assert all(side.time(work)[0] > 0 for side in sides)
+
+
+def test_the_peers_cache_holds_a_workload_or_it_is_said_that_it_cannot(checkpoint: Path) -> None:
+    import torch
+
+    asked = []
+
+    def too_large(continuous_batching_config: Any, **settings: Any) -> None:
+        asked.append(continuous_batching_config)
+        raise MemoryError("17 is more than 15")
+
+    peer = Transformers(checkpoint, torch.float32, torch.device("cpu"), weights=True)
+    peer.model.continuous_batching_context_manager = too_large
+    with pytest.raises(UserError, match=r"17 is more than 15\. .*run\.continuous=false"):
+        peer.continuous(workload("decode:2:64:63:1"), at_once=512)
+
+    (limits,) = asked
+    assert limits.max_requests_per_batch == 2
+    assert limits.num_blocks == 2 * (2 + 1)  # of 64 tokens
 
 
 def test_a_step_without_a_model_takes_host_time_only(checkpoint: Path) -> None:

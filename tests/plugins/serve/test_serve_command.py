@@ -173,7 +173,7 @@ def test_a_second_signal_ends_it_at_once(folder: Path) -> None:
     with Command(*words(folder, "run.name=served"), "-p", str(SLOW)) as server:
         url = server.url()
         engine = server.engine()
-        events = stream(url, 200)
+        events = stream(url, 800)
         next(events)
         server.tell(signal.SIGINT)
         time.sleep(0.3)
@@ -181,8 +181,8 @@ def test_a_second_signal_ends_it_at_once(folder: Path) -> None:
         began = time.monotonic()
         server.tell(signal.SIGINT)
         assert server.status(within=10) == 130
-        assert time.monotonic() - began < 2
-        assert gone(engine, 1)
+        assert time.monotonic() - began < 5  # and not after the stream, or the drain
+        assert gone(engine, 5)
         with pytest.raises(httpx.HTTPError):
             list(events)
 

@@ -58,7 +58,7 @@ def _read(path: Path, changed: int, size: int) -> Header:
     except ImportError as error:
         raise UserError(f"{path}: GGUF files need the package gguf: pip install gguf") from error
     try:
-        reader = gguf.GGUFReader(path)
+        reader = _whole(gguf.GGUFReader)(path)
         metadata = {key: field.contents() for key, field in reader.fields.items()}
     except Exception as error:  # the library meets a broken file with whatever numpy says
         raise UserError(
@@ -76,6 +76,23 @@ def _read(path: Path, changed: int, size: int) -> Header:
         for tensor in reader.tensors
     }
     return Header(path, metadata, tensors)
+
+
+def _whole(reader: type[Any]) -> type[Any]:
+    """A reader that stops where the file ends.
+
+    The library's own reads nothing there, again and again: an array that claims a billion entries
+    becomes a billion empty ones in memory.
+    """
+
+    class Whole(reader):
+        def _get(self, offset: int, dtype: Any, count: int = 1, *more: Any, **words: Any) -> Any:
+            found = super()._get(offset, dtype, count, *more, **words)
+            if len(found) < count:
+                raise ValueError(f"it ends before what it should have at byte {offset:,}")
+            return found
+
+    return Whole
 
 
 def _check(path: Path, metadata: Mapping[str, Any], reader: Any) -> None:
