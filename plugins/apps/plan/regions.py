@@ -61,11 +61,6 @@ class TensorMap:
         """Rows and columns of the flat layout."""
         return flat_shape(self.shape)
 
-    @property
-    def read_by(self) -> Ranks:
-        """The ranks that read any of it."""
-        return tuple(sorted({rank for region in self.regions for rank in region.ranks}))
-
 
 def flat_shape(shape: Shape) -> tuple[int, int]:
     """Rows and columns of a tensor's flat layout."""

@@ -62,7 +62,17 @@ class Flash(ABC):
 
         starts [B + 1] int32, and the longest request, first of queries, then of keys.
         """
-        return _first(self._varlen(q, k, v, *starts, *longest, **self.how))
+        found = self._varlen(
+            q,
+            k,
+            v,
+            cu_seqlens_q=starts[0],
+            cu_seqlens_k=starts[1],
+            max_seqlen_q=longest[0],
+            max_seqlen_k=longest[1],
+            **self.how,
+        )
+        return _first(found)
 
     @abstractmethod
     def decode(self, q: Tensor, cache: KVLayer, pages: Tensor, lengths: Tensor) -> Tensor:
@@ -180,26 +190,6 @@ class Flash4(Flash):
             page_table=pages,
             max_seqlen_k=pages.shape[1] * self.shape.page_size,
             num_splits=self.splits,
-            **self.how,
-        )
-        return _first(found)
-
-    def prompts(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        starts: tuple[Tensor, Tensor],
-        longest: tuple[int, int],
-    ) -> Tensor:
-        found = self._varlen(
-            q,
-            k,
-            v,
-            cu_seqlens_q=starts[0],
-            cu_seqlens_k=starts[1],
-            max_seqlen_q=longest[0],
-            max_seqlen_k=longest[1],
             **self.how,
         )
         return _first(found)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from core.interfaces import Sampled
 from core.sampling import columns
-from plugins.runners.cuda_graph import ends
 from plugins.runners.cuda_graph.buffers import Buffers, StaticBatch
+from plugins.runners.cuda_graph.by_size import BySize
 from plugins.runners.cuda_graph.sizes import chosen, measured, thinned
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class Graph:
         return logits
 
 
-class Graphs:
-    """One graph for each of `sizes`, ascending, captured when it is first asked for."""
+class Graphs(BySize[Graph]):
+    """Those of decode steps, by the number of requests."""
 
     def __init__(
         self, step: Step, limits: Limits, sizes: Sequence[int], capturing: Capturing
     ) -> None:
-        self.step, self.sizes, self._capturing = step, list(sizes), capturing
+        super().__init__(step, sizes, capturing)
         self._samples = step.sampler.graphable  # else the graphs end at the logits
         self._truncates = (
             step.sampler.graphable_truncation
@@ -68,28 +68,12 @@ class Graphs:
             and step.sampling.kernels is not None
         )
         self._buffers = Buffers(step, limits, self.sizes[-1])
-        self._ends: Any = ends
-        if capturing.device.type == "cuda":
-            from plugins.runners.cuda_graph import kernels
-
-            self._ends = kernels
-        self._graphs: dict[int, Graph] = {}
-
-    def __len__(self) -> int:
-        return len(self._graphs)
 
     def fitting(self, requests: int) -> Graph:
         """The smallest graph that has room for so many requests."""
-        size = chosen(self.sizes, requests)
-        if size not in self._graphs:
-            self.capture(size)
-            self._capturing.tidy()
-        return self._graphs[size]
+        return self.of(chosen(self.sizes, requests))
 
-    def capture(self, size: int) -> None:
-        """Capture a size, if it is not yet. What it runs meanwhile is nothing but padding."""
-        if size in self._graphs:
-            return
+    def _captured(self, size: int) -> Graph:
         step, static = self.step, StaticBatch(self._buffers, size)
         static.mail.rest(size)
 
@@ -117,7 +101,7 @@ class Graphs:
             again = capture(lambda: self._sample(static, rows, parts[-1].result))
         parts[-1].let_go()
         static.mail.rest(size)  # the captured work has run once
-        self._graphs[size] = Graph(static, parts, self._samples, again)
+        return Graph(static, parts, self._samples, again)
 
     def _sample(self, static: StaticBatch, rows: CapturedRows, logits: Tensor | None) -> None:
         assert logits is not None
@@ -132,13 +116,3 @@ class Graphs:
         """Do with so many sizes."""
         self.sizes = thinned(self.sizes, count)
         self._graphs = {size: self._graphs[size] for size in self.sizes if size in self._graphs}
-
-    def capture_all(self) -> None:
-        """The largest first: the others find their memory in what it has freed."""
-        for size in reversed(self.sizes):
-            self.capture(size)
-        self._capturing.tidy()
-
-    def close(self) -> None:
-        """Drop all graphs, and with the last of them the memory that they share."""
-        self._graphs.clear()

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from core.triton_launch import Launcher
-from plugins.runners.cuda_graph import ends
+from plugins.runners.cuda_graph.ends import pass_on
 from plugins.runners.cuda_graph.mail import SLOTS
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from core.types import Batch
     from plugins.runners.cuda_graph.buffers import StaticBatch
+
+__all__ = ["begin", "finish", "pass_on", "place"]
 
 BLOCK = 1024  # entries of a page table that are copied at a time
 PLACED = 256  # tokens, and entries of a page table, that a program of `_place` copies at a time
@@ -66,11 +68,6 @@ def finish(static: StaticBatch, drawn: Tensor, logits: Tensor) -> None:
         WHOLE=logits.shape[1] == static.vocab_size,
         num_warps=1,
     )
-
-
-def pass_on(static: StaticBatch) -> None:
-    """See `ends.pass_on`."""
-    ends.pass_on(static)
 
 
 def place(static: Batch, batch: Batch) -> None:

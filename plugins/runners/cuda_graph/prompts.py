@@ -7,14 +7,14 @@ takes for a short prompt. What follows them is a dozen, and depends on what requ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from core.fusing import value_of
 from core.types import AttentionMetadata, Batch
-from plugins.runners.cuda_graph import ends
+from plugins.runners.cuda_graph.by_size import BySize
 from plugins.runners.cuda_graph.sizes import measured
 
 if TYPE_CHECKING:
@@ -42,57 +42,21 @@ def most_requests(tokens: int, limits: Limits) -> int:
     return min(limits.max_num_seqs, tokens, max(16, tokens // 4))
 
 
-class StaticPrompts:
-    """A step of up to `size` tokens at fixed addresses, the first of those of the largest size."""
-
-    def __init__(self, shared: Batch, size: int, requests: int, longest: int) -> None:
-        meta = shared.attention
-        self.size, self.requests = size, requests
-        self.batch = Batch(
-            tokens=shared.tokens[:size],
-            positions=shared.positions[:size],
-            attention=AttentionMetadata(
-                query_start=meta.query_start[: requests + 1],
-                context_len=meta.context_len[:requests],
-                page_table=meta.page_table[:requests],
-                slots=meta.slots[:size],
-                max_query=size,
-                max_context=longest,
-                decodes=0,
-            ),
-            sample_index=shared.sample_index,
-            rows=shared.rows,
-            captured=True,
-        )
-
-
-class PromptGraphs:
+class PromptGraphs(BySize[tuple[Batch, "Captured"]]):
     """A graph for each of some numbers of tokens. A step that none fits is to be run eagerly."""
 
     def __init__(self, step: Step, limits: Limits, most: int, capturing: Capturing) -> None:
-        self.step, self.limits, self._capturing = step, limits, capturing
-        self.sizes = token_sizes(most)
+        super().__init__(step, token_sizes(most), capturing)
+        self.limits = limits
         self._shared = _buffers(step, most_requests(most, limits), most)
-        self._place: Any = ends.place
-        if capturing.device.type == "cuda":
-            from plugins.runners.cuda_graph import kernels
-
-            self._place = kernels.place
-        self._graphs: dict[int, tuple[StaticPrompts, Captured]] = {}
-
-    def __len__(self) -> int:
-        return len(self._graphs)
 
     def hidden(self, batch: Batch) -> Tensor | None:
         """Hidden states [T, hidden] of a step, until the next replay; None if no graph fits."""
         size = self.fitting(len(batch.tokens), len(batch.attention.context_len))
         if size is None:
             return None
-        if size not in self._graphs:
-            self.capture(size)
-            self._capturing.tidy()
-        static, graph = self._graphs[size]
-        self._place(static.batch, batch)
+        static, graph = self.of(size)
+        self._ends.place(static, batch)
         graph.replay()
         assert graph.result is not None
         return graph.result[: len(batch.tokens)]
@@ -104,40 +68,48 @@ class PromptGraphs:
                 return size if size <= max(WIDEST * tokens, self.sizes[0]) else None
         return None
 
-    def capture(self, size: int) -> None:
-        """Capture a size, if it is not yet. What it runs meanwhile is nothing but padding."""
-        if size in self._graphs:
-            return
+    def _captured(self, size: int) -> tuple[Batch, Captured]:
         room = most_requests(size, self.limits)
-        static = StaticPrompts(self._shared, size, room, self.limits.max_length)
+        static = _part(self._shared, size, room, self.limits.max_length)
         self._shared.attention.slots.fill_(-1)
         self._shared.attention.context_len.zero_()
         self._shared.attention.query_start.zero_()
-
-        self._place(static.batch, static.batch)  # compiles it
+        self._ends.place(static, static)  # compiles it
 
         def layers() -> Tensor:
-            static.batch.attention.private = None
-            self.step.plan(static.batch)
-            return value_of(self.step.forward(static.batch))
+            static.attention.private = None
+            self.step.plan(static)
+            return value_of(self.step.forward(static))
 
         captured = self._capturing.capture(layers)
         captured.let_go()
-        self._graphs[size] = static, captured
-
-    def capture_all(self) -> None:
-        """The largest first: the others find their memory in what it has freed."""
-        for size in reversed(self.sizes):
-            self.capture(size)
+        return static, captured
 
     def measure(self) -> int:
         """Capture some. -> bytes that all take."""
         first, each = measured(self.sizes, self.capture, self._capturing.used)
         return first + each * (len(self.sizes) - 1)
 
-    def close(self) -> None:
-        """Drop all graphs."""
-        self._graphs.clear()
+
+def _part(shared: Batch, size: int, requests: int, longest: int) -> Batch:
+    """A step of up to `size` tokens at fixed addresses, the first of those of the largest size."""
+    meta = shared.attention
+    return Batch(
+        tokens=shared.tokens[:size],
+        positions=shared.positions[:size],
+        attention=AttentionMetadata(
+            query_start=meta.query_start[: requests + 1],
+            context_len=meta.context_len[:requests],
+            page_table=meta.page_table[:requests],
+            slots=meta.slots[:size],
+            max_query=size,
+            max_context=longest,
+            decodes=0,
+        ),
+        sample_index=shared.sample_index,
+        rows=shared.rows,
+        captured=True,
+    )
 
 
 def _buffers(step: Step, requests: int, tokens: int) -> Batch:

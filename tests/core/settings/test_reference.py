@@ -54,6 +54,8 @@ def test_the_page_names_every_built_in_component(blocks: dict[str, str]) -> None
     plugins.load()
     for section, attribute in COMPONENTS.items():
         for entry in registries.all()[attribute].entries():
+            if entry.provider.source != "built in":
+                continue  # what another test has loaded
             assert f"`{section}: {entry.name}`" in blocks
 
 

@@ -134,9 +134,13 @@ def test_a_sampler_that_holds_no_form_is_not_asked(byte_checkpoint: Path) -> Non
             options = DefaultSampler.Options()
             return DefaultSampler(options, self.limits)(logits, rows)
 
+    before = registries.snapshot()
     registries.samplers.register("plain-for-forms", Plain)
-    with start(byte_checkpoint, sampler="plain-for-forms", plugins=[]) as llm:
-        assert "plain-for-forms" in refusal(llm, {"choice": ["a"]})
+    try:
+        with start(byte_checkpoint, sampler="plain-for-forms", plugins=[]) as llm:
+            assert "plain-for-forms" in refusal(llm, {"choice": ["a"]})
+    finally:
+        registries.restore(before)
 
 
 def test_closing_the_engine_leaves_no_process(byte_checkpoint: Path) -> None:
