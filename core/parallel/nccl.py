@@ -71,7 +71,7 @@ class NcclCommunicator(Communicator):
         if self.sums is not None and (total := self.sums.all_reduce(x)) is not None:
             return total
         x = x.contiguous()
-        finish(self._group.allreduce([x], _on_this_stream(dist.AllreduceOptions())))
+        finish(self._group.allreduce, [x], _on_this_stream(dist.AllreduceOptions()))
         return x
 
     def gather_all(self, x: Tensor) -> list[Tensor]:
@@ -95,7 +95,7 @@ class NcclCommunicator(Communicator):
         x = x.contiguous()
         shards = x.new_empty((self.size, *x.shape))
         options = _on_this_stream(AllgatherOptions())
-        finish(self._group._allgather_base(shards, x, options))
+        finish(self._group._allgather_base, shards, x, options)
         return shards
 
     def reduce_scatter(self, x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class NcclCommunicator(Communicator):
             return super().reduce_scatter(x)
         part = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
         options = _on_this_stream(dist.ReduceScatterOptions())
-        finish(self._group._reduce_scatter_base(part, x.contiguous(), options))
+        finish(self._group._reduce_scatter_base, part, x.contiguous(), options)
         return part
 
     def broadcast_object(self, value: T | None, root: int = 0) -> T:

@@ -14,6 +14,8 @@ from core.errors import UserError
 from core.parallel.groups import Communicator, RankLost, Solo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch._C._distributed_c10d import Store
 
 T = TypeVar("T")
@@ -63,7 +65,7 @@ class GlooCommunicator(Communicator):
     def gather_all(self, x: Tensor) -> list[Tensor]:
         x = x.contiguous()
         shards = [torch.empty_like(x) for _ in range(self.size)]
-        finish(self._group.allgather([shards], [x]))
+        finish(self._group.allgather, [shards], [x])
         return shards
 
     def broadcast_object(self, value: T | None, root: int = 0) -> T:
@@ -73,12 +75,15 @@ class GlooCommunicator(Communicator):
         self._group = None
 
 
-def finish(work: Any) -> None:
-    """Wait for a collective: on a CPU until it is done, on a GPU the stream waits, not the host."""
+def finish(collective: Callable[..., Any], *given: Any) -> None:
+    """Do a collective: on a CPU until it is done, on a GPU its stream waits, and not the host."""
     try:
-        work.wait()
+        work = collective(*given)
+        if work is not None:  # NCCL's on the current stream is none, from PyTorch 2.11 on
+            work.wait()
     except RuntimeError as error:
-        del work  # who keeps the traceback would keep the group, and its sockets
+        del collective  # who keeps the traceback would keep the group, and its sockets
+        work = None
         reason = str(error).partition("]")[2].strip() or str(error)
         raise RankLost(f"a collective failed: {reason.splitlines()[0]}") from error
 
@@ -90,11 +95,11 @@ def broadcast(group: Any, value: T | None, rank: int, root: int, device: torch.d
     options = dist.BroadcastOptions()
     options.rootRank = root
     options.rootTensor = 0
-    finish(group.broadcast([length], options))
+    finish(group.broadcast, [length], options)
     if rank == root:
         data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
     else:
         data = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
-    finish(group.broadcast([data], options))
+    finish(group.broadcast, [data], options)
     received: T = pickle.loads(data.cpu().numpy().tobytes())
     return received

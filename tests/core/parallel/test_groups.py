@@ -12,8 +12,9 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from toys import Config, checkpoint, reference, toy_plan
 
-from core.parallel import Communicator, Solo, ThreadGroup, connect
+from core.parallel import Communicator, RankLost, Solo, ThreadGroup, connect
 from core.parallel.groups import ordered_sum, rows_of
+from core.parallel.process_groups import finish
 from core.parallel.verify import build_rank
 
 
@@ -177,3 +178,9 @@ def test_two_gpus(device: str, tmp_path: Path) -> None:
             "GPUs do not write into each other's memory: see the warning"
         )
     check([result["by kernels"][1] for result in found], ordered=False)
+
+
+def test_a_collective_may_be_over_when_its_call_returns_or_fail_in_it() -> None:
+    finish(lambda *given: None, 1, 2)  # as NCCL's on the current stream
+    with pytest.raises(RankLost, match="a collective failed: no answer"):
+        finish(lambda: (_ for _ in ()).throw(RuntimeError("[rank 1] no answer\nat")))
