@@ -147,9 +147,9 @@ def test_a_rank_that_raises_shows_its_traceback(checkpoint, device, tmp_path):
         )
     )
     settings = {"plugins": [str(plugin)], "sampler": "breaks", "device": device}
-    with (
-        LLM(checkpoint, tensor_parallel_size=2, **settings) as llm,
+    with (  # a step that is captured fails before there is a request
         pytest.raises(EngineDead, match=r"(?s)rank 1 failed:.*rank 1 cannot count"),
+        LLM(checkpoint, tensor_parallel_size=2, **settings) as llm,
     ):
         llm.generate(PROMPT, SamplingParams(max_tokens=20, ignore_eos=True), use_tqdm=False)
 

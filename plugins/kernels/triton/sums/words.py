@@ -21,7 +21,10 @@ import triton.language as tl
 
 EMPTY = tl.constexpr(-32768)  # core.parallel.peers.EMPTY
 EMPTY_PAIR = tl.constexpr(-32768 - (1 << 31) + (1 << 16))  # two of them, as a word of 32 bits
-POLLS = tl.constexpr(64)  # between looks at the host's memory, which take longer
+# Between looks at the host's memory: some milliseconds. Every warp looks, one after the other, for a
+# microsecond each. Where ranks look while they wait for each other, each makes the other wait longer,
+# and a sum takes a hundred times as long.
+POLLS = tl.constexpr(1 << 14)
 
 
 @triton.jit
