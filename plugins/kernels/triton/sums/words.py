@@ -21,9 +21,9 @@ import triton.language as tl
 
 EMPTY = tl.constexpr(-32768)  # core.parallel.peers.EMPTY
 EMPTY_PAIR = tl.constexpr(-32768 - (1 << 31) + (1 << 16))  # two of them, as a word of 32 bits
-# Between looks at the host's memory: some milliseconds. Every warp looks, one after the other, for a
-# microsecond each. Where ranks look while they wait for each other, each makes the other wait longer,
-# and a sum takes a hundred times as long.
+# Between looks at the host's memory: some milliseconds. Warps look one after the other, each for a
+# microsecond. Ranks that look while they wait for each other would keep each other waiting, and a
+# sum would take a hundred times as long.
 POLLS = tl.constexpr(1 << 14)
 
 
