@@ -30,6 +30,7 @@ CHAPTERS = (
             "AttentionMetadata AttentionShape KVLayer Limits Watched",
             "core.interfaces": "Step Sampled Pending Observer Dialect",
             "core.sampling.deferred": "Deferred",
+            "core.landed": "Landed to_host",
             "core.sampling.rows": "SampleRows History",
             "core.engine": "Engine",
             "core.config": "Config Component",

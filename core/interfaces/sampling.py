@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from core.config import Config
+    from core.landed import Landed
     from core.sampling.params import SamplingParams
     from core.sampling.rows import SampleRows
     from core.setup import Setup
     from core.types import Limits, TokenLogprobs
-    from core.worker.launched import Landed
 
 
 @dataclass(slots=True)

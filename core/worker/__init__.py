@@ -21,7 +21,7 @@ from core.setup import check_length, device_of, dtype_of, make_sampler, open_sou
 from core.types import Limits
 from core.worker import batching, footprint
 from core.worker.cut_logits import sample_parts
-from core.worker.launched import Landings, Launched
+from core.worker.launched import Launched
 from core.worker.memory import affordable_pages, check_room, gib, out_of_memory
 from core.worker.prompts import PromptLogprobs
 from core.worker.rows import RequestRows
@@ -197,15 +197,14 @@ class Worker(Step):
         self.sampler: Sampler = make_sampler(self.config, self.setup, limits)
         self._prompts = PromptLogprobs(staging)
         self._watching = Watching(observers_of(self.config, self.setup), self.model, self.comm)
-        self._landings = Landings(limits.max_num_seqs)
 
     def disassemble(self) -> None:
         """Let go of what `assemble` made."""
         for module in self.model.modules():
             if isinstance(module, Attention):
                 del module.cache, module.backend, module.fused
-        del self.backends, self.rows, self.sampling, self.sampler, self._prompts
-        del self._watching, self._landings
+        del self.backends, self.rows, self.sampling, self.sampler
+        del self._prompts, self._watching
 
     # the stages of a step, which a runner calls or captures
 
@@ -264,13 +263,13 @@ class Worker(Step):
             decodes = batching.decodes(plan, self.page_size, self.sampling)
             if decodes is not None:
                 # every token is the last that is known: no prompt token follows one
-                return Launched(plan, self.runner.decode(decodes), {}, self._landings)
+                return Launched(plan, self.runner.decode(decodes), {})
         self.rows.append(plan)
         batch = batching.build(plan, self.rows, self.sampling, self.kernels)
         run = self.run if eager else self.runner.run
         (hidden, sampled), extras = observed(lambda: run(batch), batch, asked)
         about_prompts = self._prompts.of_step(plan, hidden, self.model.logits)  # type: ignore[arg-type]
-        return Launched(plan, sampled, about_prompts, self._landings, extras)
+        return Launched(plan, sampled, about_prompts, extras)
 
     def close(self) -> None:
         """Drop what was captured: collectives may be in it, so before the ranks part. And break
