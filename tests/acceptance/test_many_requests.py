@@ -70,8 +70,9 @@ def together(llm: LLM, asked: list[Asked], at_once: int) -> list[list[int]]:
                 continue
             patience = asked[number].patience
             if patience is not None and len(tokens) >= patience and not output.finished:
+                # None: it has ended by itself, and its last news come behind these
                 output = engine.abort(output.request_id) or output
-            if output.finished or engine.runs(output.request_id) is False:
+            if output.finished:
                 assert output.outputs[0].finish_reason in ("length", "abort")
                 done[number] = list(output.outputs[0].token_ids)
     return [done[number] for number in range(len(asked))]
