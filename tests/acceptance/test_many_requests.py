@@ -85,9 +85,14 @@ def test_many_requests_at_once_get_what_each_gets_alone(device: str, tmp_path: P
     path = save_tiny(tmp_path, max_position_embeddings=2 * longest)
     common: dict[str, Any] = {"device": device, "dtype": "float32", "max_model_len": 2 * longest}
     tokens, pages = (8192, 5 * longest // PAGE) if gpu else (48, 3 * longest // PAGE)
-    fast = {
+    fast: dict[str, Any] = {
         "cache": {"page_size": PAGE, "pages": pages, "check": not gpu},
-        "scheduler": {"use": "fcfs", "max_num_seqs": at_once, "max_num_batched_tokens": tokens},
+        "scheduler": {
+            "use": "fcfs",
+            "max_num_seqs": at_once,
+            "max_num_batched_tokens": tokens,
+            "watermark": 0,  # so that requests take each other's pages
+        },
     }
     with LLM(path, **common, **fast) as llm:
         found = together(llm, asked, at_once)

@@ -173,7 +173,7 @@ def test_ranks_end_with_a_killed_parent(checkpoint, tmp_path):
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())

@@ -22,7 +22,8 @@ def exercise(comm: Communicator, device: str = "cpu") -> dict[str, Any]:
     """What every kind of group must be able to do, on one rank."""
     generator = torch.Generator().manual_seed(comm.rank)
     x = torch.randn(40, 6, generator=generator).to(device)
-    sums = {t: comm.all_reduce(x.to(t)) for t in (torch.float32, torch.float64, torch.bfloat16)}
+    dtypes = (torch.float32, torch.float64, torch.bfloat16)
+    sums = {t: comm.all_reduce(x.to(t, copy=True)) for t in dtypes}
     return {
         "shards": comm.gather_all(x),
         "sums": sums,
