@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -143,6 +143,7 @@ def test_names_of_tensors(folder: Path, name: str) -> None:
 
 
 @runs
+@example("no/file\0.py")
 @given(names)
 def test_keys_of_configurations(tmp_path: Path, name: str) -> None:
     file = tmp_path / "some.yaml"
