@@ -83,6 +83,6 @@ PROCESSOR = Example("watermark_processor", "processors", "watermark", "Watermark
 FLEX = Example("flex_attention_backend", "attention", "flex", "Flex")
 SEQUENCE = Example("sequence_parallel", "sharding", "seq_gather", "SeqGather")
 HOOKS = ("rank_route",)
-"""Files without a component: tests/plugins/serve/test_serve_rank_example.py has this one's tests."""
+"""Files without a component; see tests/plugins/serve/test_serve_rank_example.py."""
 
 ALL = (SAMPLER, SCHEDULER, ATTENTION, STRATEGY, PROCESSOR, FLEX, SEQUENCE)
