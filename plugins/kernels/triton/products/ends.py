@@ -7,6 +7,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 HELD = tl.constexpr(4096)  # numbers that a program can hold beside its sums
+MOST = tl.constexpr(4 * 4096)  # that it can when the products are done
 
 
 @triton.jit
@@ -24,10 +25,15 @@ def prefetch(address):
 
 @triton.jit
 def squares_of(squares, m, live, parts, BM: tl.constexpr, PARTS: tl.constexpr):
-    """The partial sums of squares [BM, PARTS] of the rows of x."""
-    part = tl.arange(0, PARTS)[None, :]
+    """The partial sums of squares [BM, PARTS] of the rows of x, or fewer sums of those."""
+    EACH: tl.constexpr = MOST // BM if BM * PARTS > MOST else PARTS
+    part = tl.arange(0, EACH)[None, :]
     at = squares + m[:, None] * parts + part
-    return tl.load(at, mask=live[:, None] & (part < parts), other=0.0)
+    found = tl.load(at, mask=live[:, None] & (part < parts), other=0.0)
+    for first in tl.static_range(EACH, PARTS, EACH):
+        more = live[:, None] & (part < parts - first)
+        found += tl.load(at + first, mask=more, other=0.0)
+    return found
 
 
 @triton.jit
@@ -109,7 +115,7 @@ def settle(
     out,
     carried,
     out_squares,
-    partial,  # [tiles, S, BM, BN] float32: room
+    partial,  # [tiles, S, BM, BN] float32, twice as much if SILU: room
     arrivals,  # [tiles] int32: zeros, before and after
     m,
     n,
@@ -132,18 +138,24 @@ def settle(
     The program that arrives last adds the parts up, always in the same order.
     """
     if S > 1:
-        tl.static_assert(not SILU, "a split product is not whole where it would be activated")
-        tile = tl.program_id(0)
+        tile = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
         split = tl.program_id(1)
-        place = m[:, None] * BN + tl.arange(0, BN)[None, :]
-        mine = partial + tile * (S * BM * BN) + place
-        tl.store(mine + split * (BM * BN), acc)
+        SIZE: tl.constexpr = BM * BN
+        EACH: tl.constexpr = 2 * SIZE if SILU else SIZE
+        place = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+        mine = partial + tile * (S * EACH) + place
+        tl.store(mine + split * EACH, acc)
+        if SILU:
+            tl.store(mine + split * EACH + SIZE, up)
         tl.debug_barrier()  # the stores of all threads come before the one that tells of them
         arrived = tl.atomic_add(arrivals + tile, 1, sem="acq_rel")
         if arrived == S - 1:
             acc = tl.zeros([BM, BN], tl.float32)
+            up = acc
             for i in tl.static_range(S):  # .cg: not from this multiprocessor's own cache
-                acc += tl.load(mine + i * (BM * BN), cache_modifier=".cg")
+                acc += tl.load(mine + i * EACH, cache_modifier=".cg")
+                if SILU:
+                    up += tl.load(mine + i * EACH + SIZE, cache_modifier=".cg")
             finish(
                 acc, up, squared, squares, bias, gain, out, carried, out_squares, m, n, live, eps,
                 parts, N, K, BM, BN, PARTS, BIAS, SCALE, SILU, ADD,

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MOST_TOKENS = 64  # from there on cuBLAS is as fast
+MOST_TOKENS = 256  # that any recipe is for
+BY_RULE = 64  # that the rule is for: beyond, only what was measured is known to be faster than cuBLAS
 SMALL = 16 << 20  # bytes of a weight that is read in a few microseconds
 
 
@@ -47,7 +48,22 @@ class Loop:
     own: bool = False  # ask for the weight before the wait
 
 
-Recipe = Rows | Once | Loop | None  # None: by torch, with norm and activation apart
+@dataclass(frozen=True)
+class Bulk:
+    """By Hopper's bulk copies and its matrix units (`bulk`), for `Work.in_tiles`."""
+
+    tokens: int  # of a tile: more of them are several tiles
+    outputs: int
+    columns: int
+    splits: int
+    stages: int
+    warps: int
+    early: int = 0  # blocks of columns of the weight that are asked for before the wait
+    swap: bool = True  # the matrix units take the outputs by 64, not the tokens
+
+
+Way = Rows | Once | Loop | Bulk
+Recipe = Way | None  # None: by torch, with norm and activation apart
 
 
 class Shape(NamedTuple):
@@ -127,6 +143,11 @@ class Recipes:
 
     table: Table = field(default_factory=lambda: H200)
 
+    def any(self, outputs: int, inputs: int, tokens: int) -> bool:
+        """Whether there may be one for a weight, of which only its user knows if it is gated."""
+        shapes = Shape(outputs, inputs), Shape(outputs // 2, inputs, True)
+        return tokens <= BY_RULE or any(self.of(shape, tokens) is not None for shape in shapes)
+
     def of(self, shape: Shape, tokens: int) -> Recipe:
         """For 1 to `MOST_TOKENS` tokens in two bytes."""
         for most, recipe in self.table.get(shape, {}).items():
@@ -137,6 +158,8 @@ class Recipes:
 
 def by_rule(shape: Shape, tokens: int) -> Recipe:
     """What was best for the shapes nearest by."""
+    if tokens > BY_RULE:
+        return None
     small = shape.bytes <= SMALL
     if tokens <= (2 if small else 1) and shape.inputs <= 48 * 256:
         return Rows(1, 8) if shape.gated and not small else Rows(2, 4)
