@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 MOST_TOKENS = 256  # that any recipe is for
-BY_RULE = 64  # that the rule is for: beyond, only what was measured is known to be faster than cuBLAS
+BY_RULE = (
+    64  # that the rule is for: beyond, only what was measured is known to be faster than cuBLAS
+)
 SMALL = 16 << 20  # bytes of a weight that is read in a few microseconds
 
 
