@@ -97,5 +97,5 @@ def bulk(
         up = tl.trans(up)
     settle(
         acc, up, squared, squares, bias, gain, out, carried, out_squares, partial, arrivals,
-        m, n, live, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE, SILU, ADD,
+        m, n, live, tokens, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE, SILU, ADD,
     )  # fmt: skip

@@ -105,6 +105,58 @@ def finish(
 
 
 @triton.jit
+def add_up(
+    partial,  # [S, BM, BN], or with SILU [S, 2, BM, BN]
+    squared,  # these as in `finish`
+    squares,
+    bias,
+    gain,
+    out,
+    carried,
+    out_squares,
+    m,
+    n,
+    live,
+    tokens,
+    eps,
+    parts,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    S: tl.constexpr,
+    PARTS: tl.constexpr,
+    BIAS: tl.constexpr,
+    SCALE: tl.constexpr,
+    SILU: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    """Finish a tile of which all parts are there: add them up, always in the same order.
+
+    By some rows at a time, where all would take more registers than their products did.
+    """
+    SIZE: tl.constexpr = BM * BN
+    EACH: tl.constexpr = 2 * SIZE if SILU else SIZE
+    ROWS: tl.constexpr = MOST // (2 * BN) if 2 * SIZE > MOST else BM
+    for top in tl.static_range(0, BM, ROWS):
+        if ROWS < BM:
+            m = tl.program_id(2) * BM + top + tl.arange(0, ROWS)
+            live = m < tokens
+            squared = early_squares(squares, m, live, parts, ROWS, PARTS, SCALE)
+        mine = partial + (top + tl.arange(0, ROWS)[:, None]) * BN + tl.arange(0, BN)[None, :]
+        acc = tl.zeros([ROWS, BN], tl.float32)
+        up = acc
+        for i in tl.static_range(S):  # .cg: not from this multiprocessor's own cache
+            acc += tl.load(mine + i * EACH, cache_modifier=".cg")
+            if SILU:
+                up += tl.load(mine + i * EACH + SIZE, cache_modifier=".cg")
+        finish(
+            acc, up, squared, squares, bias, gain, out, carried, out_squares, m, n, live, eps,
+            parts, N, K, ROWS, BN, PARTS, BIAS, SCALE, SILU, ADD,
+        )  # fmt: skip
+
+
+@triton.jit
 def settle(
     acc,  # these as in `finish`
     up,
@@ -120,6 +172,7 @@ def settle(
     m,
     n,
     live,
+    tokens,
     eps,
     parts,
     N: tl.constexpr,
@@ -135,7 +188,7 @@ def settle(
 ):
     """Finish a tile whose columns of the weight are split S ways.
 
-    The program that arrives last adds the parts up, always in the same order.
+    The program that arrives last adds the parts up.
     """
     if S > 1:
         tile = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
@@ -150,15 +203,10 @@ def settle(
         tl.debug_barrier()  # the stores of all threads come before the one that tells of them
         arrived = tl.atomic_add(arrivals + tile, 1, sem="acq_rel")
         if arrived == S - 1:
-            acc = tl.zeros([BM, BN], tl.float32)
-            up = acc
-            for i in tl.static_range(S):  # .cg: not from this multiprocessor's own cache
-                acc += tl.load(mine + i * EACH, cache_modifier=".cg")
-                if SILU:
-                    up += tl.load(mine + i * EACH + SIZE, cache_modifier=".cg")
-            finish(
-                acc, up, squared, squares, bias, gain, out, carried, out_squares, m, n, live, eps,
-                parts, N, K, BM, BN, PARTS, BIAS, SCALE, SILU, ADD,
+            add_up(
+                partial + tile * (S * EACH), squared, squares, bias, gain, out, carried,
+                out_squares, m, n, live, tokens, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE,
+                SILU, ADD,
             )  # fmt: skip
             tl.store(arrivals + tile, 0)
     else:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from core.triton_launch import ALIGNED, Launcher, power_of_two
 from plugins.kernels.triton.products import recipes
@@ -130,8 +130,8 @@ class Products:
                 (eps, tokens, parts),
                 (*sizes[:2], sizes[3], *tile, how.stages, min(how.early, blocks), how.swap, *flags),
                 descriptors=(
-                    TensorDescriptor.from_tensor(x, [how.tokens, how.columns]),
-                    TensorDescriptor.from_tensor(work.weight, [how.outputs, how.columns]),
+                    _tiles(x, how.tokens, how.columns),
+                    _tiles(work.weight, how.outputs, how.columns),
                 ),
                 warps=how.warps,
                 pdl=self.pdl,
@@ -184,6 +184,13 @@ class Products:
                 torch.zeros(TILES, dtype=torch.int32, device=x.device),
             )
         return self._rooms[x.device]
+
+
+def _tiles(x: Tensor, rows: int, columns: int) -> Any:
+    """A tensor as the copy engine takes it. A graph keeps what was made of it when captured."""
+    from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
+
+    return TensorDescriptor.from_tensor(x, [rows, columns])
 
 
 def _room_for(parts: int) -> int:
