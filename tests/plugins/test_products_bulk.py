@@ -31,7 +31,7 @@ from tools.product_ways import bulk, candidates
 WAYS = [
     Bulk(32, 64, 64, 1, 3, 4), Bulk(16, 128, 64, 2, 3, 4, early=2),
     Bulk(64, 64, 128, 2, 3, 4, early=3), Bulk(64, 32, 64, 3, 4, 4, early=9, swap=False),
-    Bulk(128, 64, 64, 2, 3, 8),
+    Bulk(128, 128, 64, 2, 3, 8),  # whose parts are added up by some rows at a time
 ]  # fmt: skip
 SHAPES = [(64, 512), (50, 304), (131, 264), (24, 48)]  # outputs, inputs
 REAL = [
