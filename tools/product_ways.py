@@ -96,8 +96,11 @@ def bulk(shape: Shape, tokens: int) -> Iterator[Bulk]:
                 continue
             blocks = -(-shape.inputs // (columns * splits))
             stages = min(share // stage, 8, blocks + 1)
-            early = blocks if shape.bytes < SMALL else stages
-            yield Bulk(rows, outputs, columns, splits, stages, warps, early, swap)
+            early = [blocks] if shape.bytes < SMALL else [min(stages, blocks)]
+            if place == 0 and (share, each) == SHARES[0] and not large:
+                early += [0, min(3 * stages, blocks)]
+            for some in dict.fromkeys(early):
+                yield Bulk(rows, outputs, columns, splits, stages, warps, some, swap)
 
 
 # Of shared memory for a program, and programs of a multiprocessor. With room left, the next kernel

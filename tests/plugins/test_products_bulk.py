@@ -59,7 +59,7 @@ def test_every_end(how: Bulk, end: str, device: str) -> None:
         ).check(how)  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(6 if INTERPRETED else 60))
+@pytest.mark.parametrize("seed", range(6 if INTERPRETED else 16))
 def test_random_shapes(seed: int, device: str) -> None:
     rng = random.Random(seed)
     most = 200 if INTERPRETED else 3000
@@ -104,7 +104,7 @@ def test_the_same_input_gives_the_same_bits(end: str, device: str) -> None:
             assert torch.equal(bits(carried.squares), bits(carries.squares))
 
 
-@pytest.mark.parametrize("tokens", [17, 64, 100, 256])
+@pytest.mark.parametrize("tokens", [50, 200])
 @pytest.mark.parametrize("size", REAL, ids=str)
 def test_real_shapes(size: tuple[int, int, str], tokens: int, device: str) -> None:
     if INTERPRETED:
@@ -113,7 +113,7 @@ def test_real_shapes(size: tuple[int, int, str], tokens: int, device: str) -> No
     case = ProductCase(
         tokens, outputs, inputs, end, HALF, device, normed=0 if end == "added" else 64
     )
-    for how in bulk(Shape(outputs, inputs, end == "gated"), tokens):
+    for how in list(bulk(Shape(outputs, inputs, end == "gated"), tokens))[::4]:
         case.check(how, pdl=True)
 
 

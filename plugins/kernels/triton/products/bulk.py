@@ -6,8 +6,13 @@ the last row or column arrives as zeros. The matrix units take 64 rows at once o
 multiple of eight on the other. With SWAP the 64 are rows of the weight, of which there are always
 enough, and the tokens are the other side.
 
-Copies start after the wait for the predecessor (PDL). With EARLY a program asks the second-level
-cache for the first blocks of its share of the weight before.
+As in `loop`, copies start after the wait for the predecessor (PDL). With EARLY a program asks the
+second-level cache for the first blocks of its share of the weight before.
+
+Every program reads all of its tokens, from the second-level cache: Triton 3.6 has no word for a
+copy to several multiprocessors at once. With 64 tokens and tiles of 128 rows that is half as much
+as the weight, with 256 tokens twice as much. So tiles should have many rows, and a weight that has
+few is split along its columns.
 """
 
 from __future__ import annotations
