@@ -13,11 +13,10 @@ from torch import Tensor
 from core.interfaces import Kernels
 from core.types import KVLayer
 
-
 KEPT = "64"
-"""Products that oneDNN keeps machine code for, about a megabyte each. There is one for every weight's
-shape and number of rows, and it would keep 1024 in either cache: gigabytes, as prompts have any
-length. Making one anew takes 0.2 ms."""
+"""Products that oneDNN keeps machine code for, about a megabyte each. Each shape of a weight and
+each number of rows has its own, and 1024 would be kept in either cache: gigabytes, as prompts have
+any length. Making one anew takes 0.2 ms."""
 
 
 class TorchKernels(Kernels):
