@@ -9,15 +9,18 @@ from typing import Any
 from plugins.serve.protocol.errors import ApiError
 
 MOST_HEAD = 64 * 1024  # bytes of a request line and headers
-HEAD_SECONDS = 30.0  # from a connection's first byte, or its beginning, to the end of a head
-GONE_SECONDS = 60  # a peer that takes nothing, or confirms nothing, for so long has gone
 
 
-def protocol(most: int) -> type[asyncio.Protocol]:
+def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
     """What uvicorn's `http` is to be: its own fastest protocol, with at most so many connections.
 
-    httptools is used where it is installed, else h11, which is slower.
+    A head has `seconds` to arrive, from a connection's beginning or the head's first byte; a peer
+    that takes nothing, or confirms nothing, for so long has gone. httptools is used where it is
+    installed, else h11, which is slower.
     """
+    too_late = ApiError(
+        f"The headers did not arrive within {seconds:g} seconds.", code="request_timeout"
+    )
     base: Any
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as base
@@ -35,11 +38,11 @@ def protocol(most: int) -> type[asyncio.Protocol]:
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            _notice_the_gone(transport)
+            _notice_the_gone(transport, seconds)
             if len(self.connections) > most:
                 self._turn_away(TOO_MANY, "503 Service Unavailable")
             else:
-                self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+                self._deadline = self.loop.call_later(seconds, self._late)
 
         def connection_lost(self, error: Exception | None) -> None:
             self._stop_clock()
@@ -71,14 +74,14 @@ def protocol(most: int) -> type[asyncio.Protocol]:
                 if self._head > MOST_HEAD:
                     self._turn_away(TOO_LONG, "431 Request Header Fields Too Large")
                 elif self._deadline is None:
-                    self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+                    self._deadline = self.loop.call_later(seconds, self._late)
 
         def send_400_response(self, msg: str) -> None:
             self._turn_away(ApiError(msg, code="invalid_http"), "400 Bad Request")
 
         def _waits(self) -> None:
             if self._stuck is None:
-                self._stuck = self.loop.call_later(GONE_SECONDS, self._give_up)
+                self._stuck = self.loop.call_later(seconds, self._give_up)
 
         def _moves_on(self) -> None:
             if self._stuck is not None:
@@ -93,7 +96,7 @@ def protocol(most: int) -> type[asyncio.Protocol]:
         def _late(self) -> None:
             self._deadline = None
             if self._head:
-                self._turn_away(TOO_LATE, "408 Request Timeout")
+                self._turn_away(too_late, "408 Request Timeout")
             else:
                 self.transport.close()
 
@@ -128,22 +131,19 @@ TOO_MANY = ApiError(
     headers={"Retry-After": "1"},
 )
 TOO_LONG = ApiError(f"The headers are longer than {MOST_HEAD} bytes.", code="headers_too_large")
-TOO_LATE = ApiError(
-    f"The headers did not arrive within {HEAD_SECONDS:.0f} seconds.", code="request_timeout"
-)
 
 
-def _notice_the_gone(transport: asyncio.Transport) -> None:
+def _notice_the_gone(transport: asyncio.Transport, seconds: float) -> None:
     """Let the kernel end a connection whose peer has vanished."""
     found = transport.get_extra_info("socket")
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
         return
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
-        ("TCP_KEEPIDLE", max(1, int(GONE_SECONDS / 2))),
-        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPIDLE", max(1, int(seconds / 2))),
+        ("TCP_KEEPINTVL", max(1, int(seconds / 6))),
         ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", int(GONE_SECONDS * 1000)),
+        ("TCP_USER_TIMEOUT", max(1, int(seconds * 1000))),
     ):
         if hasattr(socket, name):  # Linux has them all
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

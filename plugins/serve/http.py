@@ -24,6 +24,7 @@ from plugins.serve.endpoints import (
     tokens,
 )
 from plugins.serve.endpoints.serving import Serving
+from plugins.serve.hosts import HostCheck, names_of
 from plugins.serve.keys import KeyCheck, key_from
 from plugins.serve.metrics import Meter
 from plugins.serve.protocol.errors import ApiError
@@ -58,6 +59,8 @@ def build(config: Config, client: EngineClient, options: Serve.Options) -> Starl
                 max_age=600,
             ),
         )
+    if (names := names_of(options.host, options.hosts, key)) is not None:
+        middleware.insert(0, Middleware(HostCheck, names=names))
     app = Starlette(
         routes=[route for module in ENDPOINTS for route in module.ROUTES],
         middleware=middleware,
@@ -78,7 +81,7 @@ def build(config: Config, client: EngineClient, options: Serve.Options) -> Starl
 def uvicorn_settings(options: Serve.Options) -> dict[str, Any]:
     """What uvicorn.Config is to be given beside the application: bounds, and what is logged."""
     return {
-        "http": protocol(options.max_connections),
+        "http": protocol(options.max_connections, options.client_timeout),
         "ws": "none",
         "lifespan": "off",
         "timeout_keep_alive": 30,

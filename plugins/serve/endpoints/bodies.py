@@ -10,9 +10,6 @@ from starlette.requests import ClientDisconnect, Request
 from plugins.serve.protocol.errors import ApiError
 from plugins.serve.protocol.reading import parse
 
-SECONDS = 60.0
-"""A client that takes longer to send its body is told so."""
-
 
 async def read_json(request: Request) -> dict[str, Any]:
     """The JSON object in a request's body. ApiError: 400, 408, 413 or 415."""
@@ -24,12 +21,13 @@ async def read_json(request: Request) -> dict[str, Any]:
             status=415,
             code="unsupported_media_type",
         )
-    most = request.app.state.options.max_body
+    options = request.app.state.options
+    most, seconds = options.max_body, options.client_timeout
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > most:
         raise _too_large(most)
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(seconds):
             data = bytearray()
             async for chunk in request.stream():
                 data += chunk
@@ -37,7 +35,7 @@ async def read_json(request: Request) -> dict[str, Any]:
                     raise _too_large(most)
     except TimeoutError:
         raise ApiError(
-            f"The body did not arrive within {SECONDS:.0f} seconds.",
+            f"The body did not arrive within {seconds:g} seconds.",
             status=408,
             code="request_timeout",
             headers={"Connection": "close"},

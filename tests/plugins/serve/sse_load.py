@@ -43,7 +43,7 @@ class Stream(asyncio.Protocol):
 def post(path: str, tokens: int) -> bytes:
     fields = CHAT if "chat" in path else {"prompt": "Hello"}
     body = json.dumps({**fields, "stream": True, "max_tokens": tokens}).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
