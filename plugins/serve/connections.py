@@ -79,6 +79,13 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
         def send_400_response(self, msg: str) -> None:
             self._turn_away(ApiError(msg, code="invalid_http"), "400 Bad Request")
 
+        def shutdown(self) -> None:
+            """The server stops. What has not come whole by now is not waited for."""
+            cycle = self.cycle
+            if cycle is not None and cycle.more_body and not cycle.response_started:
+                self._turn_away(STOPPING, "503 Service Unavailable")
+            super().shutdown()
+
         def _waits(self) -> None:
             if self._stuck is None:
                 self._stuck = self.loop.call_later(seconds, self._give_up)
@@ -130,6 +137,7 @@ TOO_MANY = ApiError(
     code="too_many_connections",
     headers={"Retry-After": "1"},
 )
+STOPPING = ApiError("The server is stopping.", status=503, code="stopping")
 TOO_LONG = ApiError(f"The headers are longer than {MOST_HEAD} bytes.", code="headers_too_large")
 
 
