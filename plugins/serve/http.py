@@ -23,6 +23,7 @@ from plugins.serve.endpoints import (
     refused,
     tokens,
 )
+from plugins.serve.endpoints.bodies import Room
 from plugins.serve.endpoints.serving import Serving
 from plugins.serve.hosts import HostCheck, names_of
 from plugins.serve.keys import KeyCheck, key_from
@@ -72,6 +73,7 @@ def build(config: Config, client: EngineClient, options: Serve.Options) -> Starl
     )
     meter = Meter(client.info.model, client.info.max_length, client.info.limits.get("page_size"))
     app.state.config, app.state.client, app.state.options = config, client, options
+    app.state.room = Room(options.max_body)
     app.state.meter, app.state.serving = meter, Serving.open(config, client, meter)
     acting(config).routes(app=app, engine=client)
     app.router.routes.extend(refused.ROUTES)  # last: a plugin may serve them

@@ -44,8 +44,22 @@ class Connection:
         self._begun = b""  # of the next answer
 
     @classmethod
-    async def open(cls, port: int) -> Connection:
-        return cls(*await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), PATIENCE))
+    async def open(cls, port: int, *, receive: int | None = None) -> Connection:
+        """`receive`: bytes that wait here unread, about; the server cannot send more then."""
+        found = socket.socket()
+        found.setblocking(False)
+        if receive is not None:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+        try:
+            await asyncio.wait_for(
+                asyncio.get_running_loop().sock_connect(found, ("127.0.0.1", port)), PATIENCE
+            )
+        except BaseException:
+            found.close()
+            raise
+        # the reader stops to read at twice its limit, else 128 KB
+        opened = asyncio.open_connection(sock=found, limit=receive or 2**16)
+        return cls(*await opened)
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)
