@@ -86,6 +86,10 @@ class ParallelPlan:
         """A new model of this rank, on the meta device."""
         return self.built.model(self.built.configs[rank])
 
+    def skeleton(self, rank: int) -> nn.Module:
+        """What `local_model` builds, kept and shared by ranks that are alike: only to look at."""
+        return self.built.skeleton(self.built.configs[rank])
+
     def shapes(self, rank: int) -> dict[str, Shape]:
         """The rank's parameters, tied ones once."""
         return {k: v for k, v in self.built.shapes[rank].items() if k not in self._uncut.ties}
