@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.errors import UserError
 from core.parallel.problems import listed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Dim = tuple[str, int]  # (logical dim, elements per storage index); dim `part`: a slot per part
 Dims = tuple[Dim, ...]
@@ -103,7 +106,12 @@ class Quantization:
     interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     summary: ClassVar[str] = ""
 
+    @dataclass
+    class Options:
+        """The keys beside `use:` in `quantization:`, for a format that can `encode`."""
+
     def __init__(self, config: Mapping[str, Any]) -> None:
+        """`config`: a checkpoint's `quantization_config`; the options, where there is none."""
         self.config = config
 
     @classmethod
@@ -126,7 +134,32 @@ class Quantization:
         raise NotImplementedError
 
     def finalize(self, module: Any, format: Format) -> None:
-        """Repack what was loaded into `module` for the kernels; local to one rank."""
+        """Repack what was loaded into `module` for the kernels; local to one rank.
+
+        Called once, before guards; it leaves no more memory taken than there was.
+        """
+
+    def encode(self, weight: Tensor, format: Format) -> Mapping[str, Tensor]:
+        """What a checkpoint in this format holds for `weight` [out, in]: every role but `bias`.
+
+        Optional. With it `quantization: NAME` reads a checkpoint of plain numbers, and converts it
+        on the way. `weight` is of any floating type, on the host. It may be some rows of a larger
+        one, on whole blocks of the format, and these must come out as they do among all rows; a
+        format with a role that has no dim `out` gets the whole weight.
+        """
+        raise NotImplementedError
+
+    def error(self, weight: Tensor, format: Format) -> Tensor:
+        """How far each number that is stored for `weight` [out, in] may be from it, [out, in].
+
+        Optional, for the conformance kit: the promise that a format makes about its precision.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def encodes(cls) -> bool:
+        """Whether it can make the format of plain numbers."""
+        return cls.encode is not Quantization.encode
 
 
 def formats_of(config: Mapping[str, Any]) -> Quantization | None:

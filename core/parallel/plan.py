@@ -34,6 +34,7 @@ class ParallelPlan:
     >>> plan = ParallelPlan.build(architecture, config, tensor=2)
     >>> model = allocate(plan.local_model(rank), device, dtype)
     >>> load(plan.recipe(rank, source.index()), dict(model.named_parameters()), source)
+    >>> plan.finalize(model)
     >>> guard(model, plan, rank, communicator)
     """
 
@@ -85,6 +86,17 @@ class ParallelPlan:
     def local_model(self, rank: int) -> nn.Module:
         """A new model of this rank, on the meta device."""
         return self.built.model(self.built.configs[rank])
+
+    @property
+    def formats(self) -> Quantization | None:
+        """The storage format that the plan was made for; None: plain numbers."""
+        return self.built.formats
+
+    def finalize(self, model: nn.Module) -> None:
+        """Let the storage format repack what was loaded into a rank's model."""
+        for name, (format, _) in self.built.prepared.items():
+            assert self.formats is not None
+            self.formats.finalize(model.get_submodule(name), format)
 
     def shapes(self, rank: int) -> dict[str, Shape]:
         """The rank's parameters, tied ones once."""

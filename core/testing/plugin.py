@@ -34,6 +34,7 @@ KINDS = (
     Kind("sampler", "samplers", "sampler", "sampler"),
     Kind("scheduler", "schedulers", "scheduler", "scheduler"),
     Kind("sharding", "sharding", "strategy", "sharding strategy"),
+    Kind("quantization", "quantization", "quantization", "quantization format"),
     Kind("runner", "runners", "runner", "runner"),
     Kind("model", "models", "architecture", "model"),
 )

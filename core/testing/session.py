@@ -167,4 +167,13 @@ def _subject(kind: Kind) -> Any:
     return subject
 
 
-attention, kernels, sampler, scheduler, strategy, runner, architecture = map(_subject, KINDS)
+(
+    attention,
+    kernels,
+    sampler,
+    scheduler,
+    strategy,
+    quantization,
+    runner,
+    architecture,
+) = map(_subject, KINDS)
