@@ -63,7 +63,8 @@ def activate(pluginmanager: pytest.PytestPluginManager, parser: pytest.Parser) -
             action="append",
             default=[],
             metavar="NAME",
-            help=f"test this {kind.word}; may be repeated. With none of these: the built-in ones",
+            help=f"test this {kind.word}, or '{{use: NAME, option: value}}'; may be repeated. With "
+            "none of these: the built-in ones",
         )
     group.addoption(
         "--load",

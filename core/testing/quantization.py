@@ -15,6 +15,7 @@ from core.parallel import (
     Communicator,
     DictSource,
     EncodedSource,
+    Format,
     ParallelPlan,
     Quantization,
     Source,
@@ -86,6 +87,10 @@ class QuantizedLayer:
         """The name of the module; of a part that stands alone, its own."""
         return MODULE["packed"] if self.style == "packed" else self.names[0]
 
+    def format(self, name: str) -> Format:
+        """How a part is stored, by its name."""
+        return self.quantization.format(name, Linear(1, 1))
+
     def plan(self, ranks: int = 1) -> ParallelPlan:
         """UserError if the format refuses the layer, or cannot be cut for so many."""
         packed = self.style == "packed"
@@ -118,10 +123,8 @@ class QuantizedLayer:
     def stored(self) -> dict[str, Tensor]:
         """The checkpoint as somebody writes it who encodes whole weights."""
         found: dict[str, Tensor] = {}
-        body = Linear(self.widths.ins, self.sizes[0], bias=self.bias)
         for name in self.names:
-            format = self.quantization.format(name, body)
-            encoded = self.quantization.encode(self.plain[f"{name}.weight"], format)
+            encoded = self.quantization.encode(self.plain[f"{name}.weight"], self.format(name))
             found |= {f"{name}.{role}": x for role, x in encoded.items()}
             if self.bias:
                 found[f"{name}.bias"] = self.plain[f"{name}.bias"]

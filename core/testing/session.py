@@ -44,22 +44,29 @@ def _select(config: pytest.Config) -> Selection:
     from core.errors import UserError
     from core.plugins import load
     from core.registry import registries
+    from core.testing.choosing import check_references, choose
 
     words = tuple(config.getoption("load"))
     load(words)
-    wanted = {kind.registry: names for kind, names in asked(config) if names}
-    if wanted:
-        mistakes = []
-        for registry, names in wanted.items():
-            for name in names:
-                try:
-                    registries.all()[registry].get(name)
-                except UserError as error:
-                    mistakes.append(str(error))
-        if mistakes:
-            raise UserError("\n".join(mistakes))
-        return Selection(words, wanted, True)
-    ready = {
+    chosen: dict[str, list[str]] = {}
+    mistakes = []
+    for kind, named in asked(config):
+        for word in named:
+            try:
+                chosen.setdefault(kind.registry, []).append(choose(kind, word))
+            except UserError as error:
+                mistakes.append(str(error))
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    names = chosen or _built_in()
+    check_references(config.getoption("reference"), names.get("models", []))
+    return Selection(words, names, bool(chosen))
+
+
+def _built_in() -> dict[str, list[str]]:
+    from core.registry import registries
+
+    return {
         kind.registry: [
             entry.name
             for entry in registries.all()[kind.registry].entries()
@@ -67,15 +74,15 @@ def _select(config: pytest.Config) -> Selection:
         ]
         for kind in KINDS
     }
-    return Selection(words, ready, False)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Refuse unknown names, and a device that is not there, before anything is collected."""
+    """Refuse what is not there, names, options, references or a device, before collecting."""
     config = session.config
     if any(names for _, names in asked(config)):
         _check_device(config.getoption("--on"))
-    if config.getoption("load") or any(names for _, names in asked(config)):
+    given = config.getoption("load") or config.getoption("reference")
+    if given or any(names for _, names in asked(config)):
         selection(config)
 
 
