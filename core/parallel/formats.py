@@ -99,6 +99,9 @@ def expert_format(inner: Format) -> Format:
 class Quantization:
     """A storage format and the modules that compute on it; subclasses go in `quantization`.
 
+    `config` is a checkpoint's `quantization_config`, or the options, where plain numbers are put
+    into the format.
+
     Errors: a UserError of `__init__` or `format` says what of a checkpoint cannot be honoured. What
     else is raised ends the start.
     """
@@ -111,7 +114,6 @@ class Quantization:
         """The keys beside `use:` in `quantization:`, for a format that can `encode`."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """`config`: a checkpoint's `quantization_config`; the options, where there is none."""
         self.config = config
 
     @classmethod
@@ -129,7 +131,8 @@ class Quantization:
     def prepare(self, module: Any, format: Format, parts: int) -> None:
         """Turn a plain module on the meta device into one that holds the format's parameters.
 
-        `parts` is the number of checkpoint modules that are packed into it.
+        `parts` is the number of checkpoint modules that are packed into it. Parameters of another
+        type than torch's default one, or named in the module's `keep_dtype`, keep their type.
         """
         raise NotImplementedError
 
@@ -147,14 +150,14 @@ class Quantization:
         one, on whole blocks of the format, and these must come out as they do among all rows; a
         format with a role that has no dim `out` gets the whole weight.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no encode()")
 
     def error(self, weight: Tensor, format: Format) -> Tensor:
         """How far each number that is stored for `weight` [out, in] may be from it, [out, in].
 
         Optional, for the conformance kit: the promise that a format makes about its precision.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no error()")
 
     @classmethod
     def encodes(cls) -> bool:
@@ -184,7 +187,7 @@ def formats_of(config: Mapping[str, Any]) -> Quantization | None:
     if found:
         raise UserError(
             f"The checkpoint's quantization_config ({method}) is claimed by {listed(found)}; "
-            "switch all but one of these plugins off."
+            "switch all but one of these plugins off, or choose one with quantization=NAME."
         )
     raise UserError(
         f"The checkpoint is quantized (quantization_config: {method}) and no plugin reads that "

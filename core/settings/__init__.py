@@ -161,7 +161,9 @@ def _resolve(config: Config, tree: Node, report: Report) -> None:
             continue
         if name == "auto" and section in auto.LATER:
             schema, owner = _NoOptions, f"{registry.kind} 'auto'"
-            setattr(config, section, Component(name, fill(schema, options, (section,), report, owner)))
+            setattr(
+                config, section, Component(name, fill(schema, options, (section,), report, owner))
+            )
             continue
         try:
             if name == "auto":

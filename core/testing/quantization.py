@@ -94,6 +94,7 @@ class QuantizedLayer:
     def plan(self, ranks: int = 1) -> ParallelPlan:
         """UserError if the format refuses the layer, or cannot be cut for so many."""
         packed = self.style == "packed"
+        parts = zip(self.names, self.outs, strict=True)
 
         def model(c: Widths) -> nn.Module:
             outs = c.outs + 2 * c.narrow * packed
@@ -102,19 +103,12 @@ class QuantizedLayer:
                 body = nn.ModuleDict({key: body})
             return body
 
+        rule: Any = {name: f"colwise:{axis}" for name, axis in parts}
+        axes = {"a": even("ins" if self.style == "rowwise" else "outs"), "b": even("narrow")}
         family = SimpleNamespace(
             model=model,
-            axes={
-                "a": even("ins" if self.style == "rowwise" else "outs"),
-                **({"b": even("narrow")} if packed else {}),
-            },
-            plan={
-                self.module: {
-                    name: f"colwise:{axis}" for name, axis in zip(self.names, self.outs, strict=True)
-                }
-                if packed
-                else f"{self.style}:a"
-            },
+            axes=axes if packed else {"a": axes["a"]},
+            plan={self.module: rule if packed else f"{self.style}:a"},
         )
         return ParallelPlan.build(
             family, self.widths, ranks, formats=self.quantization, replicate_limit=1.0

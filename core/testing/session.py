@@ -43,7 +43,6 @@ def selection(config: pytest.Config) -> Selection:
 def _select(config: pytest.Config) -> Selection:
     from core.errors import UserError
     from core.plugins import load
-    from core.registry import registries
     from core.testing.choosing import check_references, choose
 
     words = tuple(config.getoption("load"))

@@ -6,8 +6,8 @@ A checkpoint in this format says so in its config.json,
 
 and holds, for each linear layer but those named, a `weight` [out, in] of type I8 and a
 `weight_scale` [out] of type F32; the weight that is meant is their product. `quantization: int8`
-makes the same of plain numbers while they are read (absmax, as LLM.int8() of Dettmers et al. 2022,
-section 2, rounds the rows of weights).
+makes the same of plain numbers while they are read: in float32, a scale is the largest of its row
+over 127 (absmax quantization, Dettmers et al. 2022, LLM.int8(), section 2.1).
 """
 
 from __future__ import annotations
