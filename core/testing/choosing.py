@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -102,8 +103,11 @@ def _with_defaults(component: type[Any], options: Any) -> type[Any]:
     return type(component.__name__, (component,), inherited)
 
 
-def check_references(folders: list[str], models: list[str]) -> None:
-    """UserError for a `--reference` that no model under test can be compared with."""
+def wrong_references(folders: Sequence[str], models: Sequence[str] | None) -> list[str]:
+    """Sentences about each `--reference` that none of the models under test can use.
+
+    `models` is None where it is not known which these are.
+    """
     mistakes = []
     for folder in folders:
         if not Path(folder).is_dir():
@@ -114,10 +118,9 @@ def check_references(folders: list[str], models: list[str]) -> None:
         except UserError as error:
             mistakes.append(f"--reference={folder}: {error}")
             continue
-        if names not in [[model] for model in models]:
+        if models is not None and names not in [[model] for model in models]:
             mistakes.append(
                 f"--reference={folder}: architectures in its config.json is {names!r}, and the "
                 f"models under test are {', '.join(models) or 'none'}. Name its own with --model."
             )
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+    return mistakes

@@ -43,22 +43,23 @@ def selection(config: pytest.Config) -> Selection:
 def _select(config: pytest.Config) -> Selection:
     from core.errors import UserError
     from core.plugins import load
-    from core.testing.choosing import check_references, choose
+    from core.testing.choosing import choose, wrong_references
 
     words = tuple(config.getoption("load"))
     load(words)
     chosen: dict[str, list[str]] = {}
     mistakes = []
     for kind, named in asked(config):
-        for word in named:
+        for word in dict.fromkeys(named):
             try:
                 chosen.setdefault(kind.registry, []).append(choose(kind, word))
             except UserError as error:
                 mistakes.append(str(error))
+    names = chosen or _built_in()
+    models = None if mistakes else names.get("models", [])
+    mistakes += wrong_references(config.getoption("reference"), models)
     if mistakes:
         raise UserError("\n".join(mistakes))
-    names = chosen or _built_in()
-    check_references(config.getoption("reference"), names.get("models", []))
     return Selection(words, names, bool(chosen))
 
 

@@ -105,3 +105,22 @@ def test_contradictions_are_refused_in_a_sentence(formats, stored, words, said) 
     with pytest.raises(UserError) as caught:
         found(stored, *words)
     assert str(caught.value) == said
+
+
+def test_layers_are_finalized_once_loaded_and_before_guards(formats, tmp_path: Path) -> None:
+    from core.parallel import Guard
+    from core.testing.checkpoints import write_random
+    from core.testing.ranks import Ranks
+
+    seen = []
+
+    class Finalized(registries.quantization.get("int8")):
+        def finalize(self, module, format):
+            seen.append((id(module), isinstance(module, Guard), bool(module.weight.any())))
+
+    registries.quantization.register("finalized", Finalized)
+    folder = write_random("Qwen3ForCausalLM", tmp_path, num_hidden_layers=2)
+    assert folder is not None
+    Ranks(folder, 2, quantization="finalized")
+    assert len(seen) == len({name for name, *_ in seen}) == 2 * 2 * 4  # ranks, layers, matrices
+    assert {(guarded, loaded) for _, guarded, loaded in seen} == {(False, True)}

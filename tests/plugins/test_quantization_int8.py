@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from core import LLM, SamplingParams
 from core.errors import UserError
+from core.parallel import weight_bytes
 from core.parallel.formats import DENSE
 from core.testing.checkpoints import sequences, write_random
 from core.testing.ranks import Ranks
@@ -100,6 +101,8 @@ def test_a_byte_is_held_for_each_weight_and_four_for_each_row(folder: Path) -> N
         rows, columns = layer.weight.shape
         held = sum(x.numel() * x.element_size() for x in layer.parameters())
         assert held == rows * columns + 4 * rows
+    said = weight_bytes(worker.setup.plan.local_model(0), torch.bfloat16)
+    assert said == sum(x.numel() * x.element_size() for x in worker.model.parameters())
 
 
 def test_dummy_weights_can_be_had_in_it(folder: Path) -> None:
