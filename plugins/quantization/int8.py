@@ -88,8 +88,9 @@ class Int8(Quantization):
     def encode(self, weight: Tensor, format: Format) -> dict[str, Tensor]:
         weight = weight.float()
         tiny = torch.finfo(torch.float32).tiny  # a row of zeros has some scale, too
-        scale = (weight.abs().amax(1) / LARGEST).clamp(min=tiny)
-        numbers = (weight / scale[:, None]).round().to(torch.int8)
+        largest = torch.maximum(weight.amax(1), -weight.amin(1))
+        scale = (largest / LARGEST).clamp(min=tiny)
+        numbers = (weight / scale[:, None]).round_().to(torch.int8)
         return {"weight": numbers, "weight_scale": scale}
 
     def error(self, weight: Tensor, format: Format) -> Tensor:

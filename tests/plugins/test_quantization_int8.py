@@ -112,6 +112,18 @@ def test_dummy_weights_can_be_had_in_it(folder: Path) -> None:
     assert 0 < error < 0.1
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_long_sums_stay_within_the_range_of_float16(dtype: torch.dtype) -> None:
+    """127 * 4096 numbers alike would not, and what they stand for does."""
+    layer = torch.nn.Linear(4096, 3, bias=False, device="meta")
+    Int8({}).prepare(layer, INT8, 1)
+    layer.weight = torch.nn.Parameter(torch.full((3, 4096), 127, dtype=torch.int8), False)
+    layer.weight_scale = torch.nn.Parameter(torch.tensor([1e-4, 1e-2, 0.0]))
+    found = layer(torch.ones(2, 4096, dtype=dtype))
+    right = (127 * 4096 * layer.weight_scale.detach()).expand(2, 3)
+    torch.testing.assert_close(found.float(), right, rtol=0.01, atol=0)
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
