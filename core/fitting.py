@@ -92,7 +92,7 @@ def settle(config: Config, setup: Setup) -> None:
     from `check` when something does not fit in the end.
     """
     device = device_of(config, 0)
-    models = [setup.plan.local_model(rank) for rank in {0, config.parallel.tensor - 1}]
+    models = [setup.plan.skeleton(rank) for rank in {0, config.parallel.tensor - 1}]
     for section in filter(lambda section: auto.chose(config, section), SECTIONS):
         passed: list[str] = []
         for name, cls in _candidates(section, config):

@@ -152,9 +152,12 @@ def routes(app: Any, engine: Any) -> None:
 
     `engine` is the server's client of the engine, which runs in another process and is ready:
     `async for piece in engine.submit(ids, params)` gives ids as they come, `engine.info` says what
-    it is, and `await engine.statistics()` its counters.
+    it is, and `await engine.statistics()` its counters. A route finds more in
+    `request.app.state.serving`, such as the tokenizer and the reader of bodies.
 
-    Errors: whatever it raises ends the server before it listens.
+    Errors: whatever it raises ends the server before it listens. A UserError of a route is an
+    answer with the status 400, and what the engine has against a request is one, too. Anything else
+    is the status 500, and the log names the plugin, the file and the line.
     """
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
+from core.visible import visible
 
 _HERE = str(Path(__file__).parent)
 
@@ -68,7 +69,7 @@ def extra_with(needs: Iterable[str]) -> str | None:
 def cause(error: BaseException) -> str:
     """An exception in one line, with the place in the code that it came from."""
     try:
-        text = " ".join(str(error).split())
+        text = visible(" ".join(str(error).split()))
     except Exception:  # a stranger's exception, whose own __str__ fails
         text = ""
     if isinstance(error, UserError):

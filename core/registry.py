@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 from core.errors import UserError
 from core.importing import cause, extra_with, installed, load_path
 from core.interfaces.versions import unfit
-from core.patience import told_if_long
+from core.interrupts import CtrlC
+from core.patience import Unending, told_if_long
+from core.sealing import Sealed, SealedNames
 
 if TYPE_CHECKING:
     from core.interfaces import (
@@ -85,7 +88,7 @@ class Entry:
         return [need for need in self.needs if not any(map(installed, need.split(" or ")))]
 
 
-class Registry(Generic[T]):
+class Registry(Sealed, Generic[T]):
     """The components of one kind.
 
     >>> @samplers.register("greedy", summary="the most likely token")
@@ -102,6 +105,7 @@ class Registry(Generic[T]):
         self.base = base
         self._notes = notes
         self._entries: dict[str, tuple[Entry, ...]] = {}
+        self._seal()
 
     @overload
     def register(
@@ -188,11 +192,16 @@ class Registry(Generic[T]):
             )
         target = entry.target
         if isinstance(target, str):
-            try:
-                with provided_by(entry.provider), told_if_long(label, target):
-                    target = load_path(target)
-            except Exception as error:
-                self._refuse(f"{label} cannot be imported: {entry.path}: {cause(error)}", error)
+            with CtrlC() as ctrl_c:
+                try:
+                    with provided_by(entry.provider), told_if_long(label, target):
+                        target = load_path(target)
+                except Unending:  # for whoever waits for what led here
+                    raise
+                except BaseException as error:  # whatever a stranger's module comes up with
+                    ctrl_c.heed()
+                    self._refuse(f"{label} cannot be imported: {entry.path}: {cause(error)}", error)
+                ctrl_c.heed()
         if not isinstance(target, type):
             self._refuse(f"{label}: {entry.path} is {target!r}, not a class.")
         base: type[Any] = load_path(self.base) if self.base else object
@@ -205,11 +214,11 @@ class Registry(Generic[T]):
         chosen: type[T] = target
         return chosen
 
-    def _refuse(self, message: str, error: Exception | None = None) -> NoReturn:
+    def _refuse(self, message: str, error: BaseException | None = None) -> NoReturn:
         raise UserError("\n".join([message, *self._notes])) from error
 
 
-class Registries:
+class Registries(Sealed):
     """One registry of each kind, and the notes that their errors carry."""
 
     def __init__(self) -> None:
@@ -238,6 +247,7 @@ class Registries:
         self.apps: Registry[App] = self._new("app", interfaces + "App")
         self.models: Registry[Architecture] = self._new("model", interfaces + "Architecture")
         self.sources: Registry[Source] = self._new("weight source", "core.parallel.sources:Source")
+        self._seal()
 
     def _new(self, kind: str, base: str | None = None) -> Registry[Any]:
         return Registry(kind, base, self.notes)
@@ -253,7 +263,8 @@ class Registries:
     def restore(self, snapshot: Mapping[str, Mapping[str, tuple[Entry, ...]]]) -> None:
         """Forget every registration made since the snapshot."""
         for name, registry in self.all().items():
-            registry._entries = dict(snapshot[name])
+            registry._entries.clear()
+            registry._entries.update(snapshot[name])
 
     def of(self, provider: Provider) -> list[tuple[str, Entry]]:
         """What `provider` registered: (attribute name of the registry, entry)."""
@@ -266,7 +277,7 @@ class Registries:
         self.notes.clear()
         for registry in self.all().values():
             own = [entry for entry in registry.entries() if not entry.provider.plugin]
-            registry._entries = {}
+            registry._entries.clear()
             for entry in own:
                 registry.add(entry)
 
@@ -285,3 +296,4 @@ executors = registries.executors
 apps = registries.apps
 models = registries.models
 sources = registries.sources
+sys.modules[__name__].__class__ = SealedNames

@@ -13,9 +13,11 @@ from typing import NoReturn
 
 from core import __version__, plugins
 from core.errors import EngineDead, UserError
+from core.parallel.switches import set_switches
 from core.plugins.blame import account
 from core.registry import registries
 from core.told_once import first_to_tell, follows
+from core.visible import visible
 
 NOT_WRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 """What a full disk, or one that takes nothing, says."""
@@ -31,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
 
     -> exit status: the app's, 2 after a user's mistake, 1 after a fault, 130 after Ctrl-C.
     """
+    set_switches()  # torch is not imported yet; under torchrun this process is a rank
     try:
         status = _run(_parse(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -39,12 +42,12 @@ def main(argv: list[str] | None = None) -> int:
         message = str(error)
         notes = [n for n in registries.notes if n.removeprefix("note: ") not in message]
         if first_to_tell(message):
-            print(message, *notes, sep="\n", file=sys.stderr, flush=True)
+            _complain(message, *notes)
         else:
             time.sleep(1.0)  # torchrun ends all ranks with the first, which may not have spoken yet
         return 2
     except EngineDead as error:  # it brings the account of the worker that broke
-        print("\n".join([str(error), *registries.notes]), file=sys.stderr)
+        _complain(str(error), *registries.notes)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -53,15 +56,19 @@ def main(argv: list[str] | None = None) -> int:
         return 141
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
-            print("\n".join([account(error), *registries.notes]), file=sys.stderr)
+            _complain(account(error), *registries.notes)
             return 1
-        print(f"The output cannot be written: {error}. Choose another place.", file=sys.stderr)
+        _complain(f"The output cannot be written: {error}. Choose another place.")
         with suppress(OSError, ValueError):  # what is still to be written would fail at the end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
     except Exception as error:
-        print("\n".join([account(error), *registries.notes]), file=sys.stderr)
+        _complain(account(error), *registries.notes)
         return 1
+
+
+def _complain(*texts: str) -> None:
+    print(*map(visible, texts), sep="\n", file=sys.stderr, flush=True)
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -91,7 +98,8 @@ def _run(asked: argparse.Namespace) -> int:
 
         if asked.help:
             plugins.load(asked.plugins, strict=asked.strict, warn=False)
-        print(explain.section(asked.help) if asked.help else explain.general(), end="")
+        text = explain.section(asked.help) if asked.help else explain.general()
+        print(visible(text), end="")
     elif asked.list_plugins:
         from core.plugins.listing import show
 
@@ -113,7 +121,7 @@ def _run(asked: argparse.Namespace) -> int:
         if asked.print_config:
             from core.settings.yaml_text import dump
 
-            print(dump(config), end="")
+            print(visible(dump(config)), end="")
             return 0
         return registries.apps.get(config.run.use)(config.run.options).run(config)
     return 0

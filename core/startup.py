@@ -7,6 +7,8 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
+from core.visible import visible
+
 if TYPE_CHECKING:
     from core.engine import Engine
 
@@ -60,9 +62,10 @@ def announce(engine: Engine, seconds: float) -> None:
             log.info("%s: %s", label, value)
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(show_header=False, box=None)
     for label, value in rows:
-        table.add_row(f"[bold]{label}", value)
+        table.add_row(f"[bold]{label}", escape(visible(value)))
     Console(stderr=True).print(table)

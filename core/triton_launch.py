@@ -17,7 +17,12 @@ This module does not import Triton: kernels come from those who have.
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
@@ -46,6 +51,50 @@ def pdl(device: torch.device) -> bool:
 def power_of_two(x: int) -> int:
     """The least power of two that is at least x: the sizes of blocks must be such."""
     return 1 << max(x - 1, 0).bit_length()
+
+
+@dataclass
+class Ahead:
+    """Variants that are compiled before their first launch."""
+
+    seen: set[Hashable] = field(default_factory=set)
+    cold: bool = False  # some were not in Triton's cache
+
+
+_ahead: ContextVar[Ahead | None] = ContextVar("compiled ahead", default=None)
+
+
+@contextmanager
+def compiling_ahead(threads: int) -> Iterator[Ahead]:
+    """Inside, no `Launcher` of this thread launches: its kernel is compiled, side by side with
+    others. All are when this ends, but for those that cannot be: their first launch says why.
+
+    So what is computed inside is nonsense, and must not be used as an index. Does nothing at all
+    where Triton cannot do it (before 3.5, or interpreted).
+    """
+    triton: Any = import_module("triton")
+
+    ahead, knobs = Ahead(), triton.knobs.compilation
+    if interpreted() or not hasattr(triton, "AsyncCompileMode"):
+        yield ahead
+        return
+
+    def count(*, cache_hit: bool, **more: Any) -> None:
+        ahead.cold = ahead.cold or not cache_hit
+        if listener is not None:
+            listener(cache_hit=cache_hit, **more)
+
+    listener, knobs.listener = knobs.listener, count
+    token = _ahead.set(ahead)
+    try:
+        with (
+            ThreadPoolExecutor(threads, thread_name_prefix="plait compiles") as pool,
+            triton.AsyncCompileMode(pool, ignore_errors=True),
+        ):
+            yield ahead
+    finally:
+        _ahead.reset(token)
+        knobs.listener = listener
 
 
 class Launcher:
@@ -92,7 +141,8 @@ class Launcher:
         """
         values = constants if isinstance(constants, tuple) else tuple(constants.values())
         key = (tensors[0].get_device(), warps, pdl, values, *map(_dtype, tensors))
-        variant = self._variants.get(key)
+        ahead = _ahead.get()
+        variant = self._variants.get(key) if ahead is None else None
         if variant is None:
             self._check(tensors, constants, pdl)
         usual = not self._misaligned(tensors)
@@ -105,6 +155,13 @@ class Launcher:
             options["launch_pdl"] = pdl  # it is an option of the launch as well
         if registers is not None:
             options["maxnreg"] = registers
+        if ahead is not None:
+            if (self.kernel, key, usual) not in ahead.seen:
+                ahead.seen.add((self.kernel, key, usual))
+                self.kernel.warmup(
+                    *tensors, *numbers, *values, grid=grid, **options, num_warps=warps
+                )
+            return
         made = self.kernel[grid](*tensors, *numbers, *values, **options, num_warps=warps)
         if made is not None and usual:  # the interpreter makes nothing
             self._variants[key] = made

@@ -4,6 +4,7 @@
     python -m tools.bench_linears --step              whole steps, with and without these kernels
     python -m tools.bench_linears --tune              choose anew; prints lines for recipes.py
     python -m tools.bench_linears --model 8B --tokens 1 8 ...
+    python -m tools.bench_linears --ranks 2           the share of one of two ranks, no sums
     python -m tools.bench_linears --tune --record F   note for tools.compile_ahead what is launched
 
 A step is a graph of all layers and the head over random weights, without the sampler, its kernels
@@ -115,9 +116,9 @@ def candidates(shape: Shape, tokens: int) -> Iterator[Recipe]:
 class Bench:
     """One model at a time; `device` meta records launches."""
 
-    def __init__(self, name: str, device: str) -> None:
-        self.step = DecodeStep(name, device)
-        self.name, self.device = name, device
+    def __init__(self, name: str, device: str, ranks: int) -> None:
+        self.step = DecodeStep(name, device, ranks=ranks)
+        self.name, self.device = name if ranks == 1 else f"{name}/{ranks}", device
         self.weights = self.step.weights()
         self.shapes = {kind: shape_of(kind, ws[0]) for kind, ws in self.weights.items()}
         self._ready: tuple[tuple[int, int], Callable[[], Tensor]] | None = None
@@ -187,7 +188,7 @@ class Bench:
                 mark = "*" if how == chosen else " "
                 share = size / (us * 1e-6) / BANDWIDTH
                 print(
-                    f"{self.name:5}T {tokens:<3}{kind:8}{us:8.2f} us {share:6.1%} "
+                    f"{self.name:7}T {tokens:<3}{kind:8}{us:8.2f} us {share:6.1%} "
                     f"{found[None] / us:5.2f} x torch {mark} {how}",
                     flush=True,
                 )
@@ -204,7 +205,7 @@ class Bench:
         ours = self.step_ms(tokens, context, Recipes())
         share = self.bytes / (ours * 1e-3) / BANDWIDTH
         print(
-            f"{self.name:5}T {tokens:<3}context {context}: torch {plain:.3f} ms, recipes "
+            f"{self.name:7}T {tokens:<3}context {context}: torch {plain:.3f} ms, recipes "
             f"{ours:.3f} ms = {plain / ours:.2f} x; weights alone at {share:.1%} of the bandwidth",
             flush=True,
         )
@@ -257,6 +258,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", help="such as 0.6B; may be repeated")
     parser.add_argument("--tokens", type=int, nargs="+")
     parser.add_argument("--context", type=int, default=CONTEXT)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--step", action="store_true", help="whole steps only")
     parser.add_argument("--tune", action="store_true", help="choose anew")
     parser.add_argument("--record", metavar="FILE", help="run nothing, write what is launched")
@@ -264,7 +266,7 @@ def main() -> None:
 
     def work(device: str) -> None:
         for name in asked.model or SIZES:
-            bench = Bench(name, device)
+            bench = Bench(name, device, asked.ranks)
             sizes = tuple(asked.tokens or SIZES.get(name, SIZES["8B"]))
             if asked.tune:
                 bench.tune_all(sizes)

@@ -32,14 +32,19 @@ class DecodeStep:
         device: str = "cuda",
         dtype: torch.dtype = torch.bfloat16,
         layers: int | None = None,
+        ranks: int = 1,
     ) -> None:
-        """`name`: such as 0.6B; `layers`: fewer than it has.
+        """`name`: such as 0.6B; `layers`: fewer than it has; `ranks`: the share of one of so many.
 
         On the device meta, launches can be recorded and nothing runs.
         """
         raw = json.loads((SIZES / f"Qwen3-{name}" / "config.json").read_text())
         if layers is not None:
             raw |= {"num_hidden_layers": layers, "max_window_layers": layers}
+        for key in (
+            "num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"
+        ):  # fmt: skip
+            raw[key] //= ranks
         self.config = Qwen3Config.from_json(raw, max_length=4096)
         self.name, self.device, self.dtype = name, torch.device(device), dtype
         with torch.device("meta"):

@@ -30,6 +30,7 @@ CHAPTERS = (
             "AttentionMetadata AttentionShape KVLayer Limits Watched",
             "core.interfaces": "Step Sampled Pending Observer Dialect",
             "core.sampling.deferred": "Deferred",
+            "core.landed": "Landed to_host",
             "core.sampling.rows": "SampleRows History",
             "core.engine": "Engine",
             "core.config": "Config Component",
@@ -54,7 +55,7 @@ CHAPTERS = (
         "[parallel-plans.md](parallel-plans.md) explains them; here are the names.",
         {
             "core.parallel": "axis even gqa vocab experts Axis Partition Infeasible Guard guard "
-            "Communicator Solo ThreadGroup connect Format formats_of Index DictSource "
+            "Communicator CutLogits Solo ThreadGroup connect Format formats_of Index DictSource "
             "ParallelPlan verify_plan load unshard on_meta dtype_name",
             "core.parallel.groups": "rows_of",
             "core.parallel.formats": "DENSE",

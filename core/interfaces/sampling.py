@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from core.config import Config
+    from core.landed import Landed
     from core.sampling.params import SamplingParams
     from core.sampling.rows import SampleRows
     from core.setup import Setup
     from core.types import Limits, TokenLogprobs
-    from core.worker.launched import Landed
 
 
 @dataclass(slots=True)
@@ -97,6 +97,9 @@ class Sampler(Prepared, ABC):
     # also for rows with top_k, top_p and min_p where the kernel set finds what they let through
     graphable: ClassVar[bool] = False
     graphable_truncation: ClassVar[bool] = False
+    # whether it takes, for rows that ask for a temperature alone, logits of this rank's part of the
+    # vocabulary, of which only `rows.draw` and `rows.drawn` can make something
+    shards: ClassVar[bool] = False
     structured: ClassVar[bool] = False  # False: a request with `structured_outputs` is refused
 
     def __init__(self, options: Options, limits: Limits) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from core.parallel.index import Index as Index
     from core.parallel.loading import load as load
     from core.parallel.loading import unshard as unshard
+    from core.parallel.logits import CutLogits as CutLogits
     from core.parallel.plan import ParallelPlan as ParallelPlan
     from core.parallel.process_groups import connect as connect
     from core.parallel.recipe import Call as Call
@@ -54,6 +55,7 @@ _HOMES = {
     "guards": "Guard guard",
     "index": "Index",
     "loading": "load unshard",
+    "logits": "CutLogits",
     "plan": "ParallelPlan",
     "process_groups": "connect",
     "recipe": "Call Copy Fill",

@@ -42,6 +42,7 @@ class Builder:
     shapes: list[dict[str, Shape]] = field(default_factory=list)
     prepared: dict[str, tuple[Format, int]] = field(default_factory=dict)
     uncut: Facts | None = None
+    skeletons: list[tuple[Any, nn.Module]] = field(default_factory=list, repr=False)
 
     def run(self, overrides: PlanDict | None) -> None:
         """All stages; those that need what an earlier one failed to find are left out."""
@@ -59,6 +60,14 @@ class Builder:
             self.formats.prepare(model.get_submodule(name), format, parts)
         return model
 
+    def skeleton(self, config: Any) -> nn.Module:
+        """The same model at each call and for equal configs: to look at, not to fill."""
+        for known, model in self.skeletons:
+            if known == config:
+                return model
+        self.skeletons.append((config, self.model(config)))
+        return self.skeletons[-1][1]
+
     def _format_of(self, source: str, module: Any) -> Format:
         return self.formats.format(source, module) if self.formats is not None else DENSE
 
@@ -68,7 +77,8 @@ class Builder:
         axes = self.architecture.axes
         groups = bind_axes(axes, self.config, self.problems)
         bound = bind_strategies(specs, axes, self.problems)
-        plain = facts(on_meta(lambda: self.architecture.model(self.config)))
+        whole = on_meta(lambda: self.architecture.model(self.config))
+        plain = facts(whole)
         hits, mistakes = match(self.architecture.plan, plain.modules)
         self.problems += mistakes
         for module, key in hits.items():
@@ -79,7 +89,11 @@ class Builder:
                 formats = {self._format_of(source, body) for source in sources}
                 if len(formats) == 1 and formats != {DENSE}:
                     self.prepared[module] = formats.pop(), len(sources)
-        self.uncut = facts(self.model(self.config)) if self.prepared else plain
+        if self.prepared:
+            self.uncut = facts(self.skeleton(self.config))
+        else:
+            self.uncut = plain
+            self.skeletons.append((self.config, whole))
         sizes = {
             name: size
             for group in groups
@@ -153,7 +167,7 @@ class Builder:
         for rank, config in enumerate(self.configs):
             known = next((shapes for other, shapes in built if other == config), None)
             if known is None:
-                local = facts(self.model(config))
+                local = facts(self.skeleton(config))
                 known = local.parameters()
                 built.append((config, known))
                 self.problems += checks.check_shapes(

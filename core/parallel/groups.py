@@ -5,10 +5,15 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
+
+from core.fusing import Waiting
+
+if TYPE_CHECKING:
+    from core.parallel.peers import PeerSums
 
 T = TypeVar("T")
 
@@ -27,6 +32,11 @@ class Communicator(ABC):
     rank: int
     size: int
     graphable: ClassVar[bool] = False  # its collectives on tensors may be captured in a CUDA graph
+    sums: PeerSums | None = None  # what a kernel set does for small tensors, if it can
+
+    def use(self, kernels: object) -> None:
+        """Let a kernel set take part, if this group has something for it. All ranks call this."""
+        return None
 
     @abstractmethod
     def gather_all(self, x: Tensor) -> list[Tensor]:
@@ -39,6 +49,14 @@ class Communicator(ABC):
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum over ranks. Half precision is summed in float32. May write to `x`."""
         return ordered_sum(self.gather_all(x))
+
+    def sum_later(self, x: Tensor) -> Tensor:
+        """`all_reduce(x)`, which waits (`core.fusing`) if it may be a part of what follows."""
+        return self.all_reduce(x) if self.sums is None else PartialSum(x, self)  # type: ignore[return-value]
+
+    def gathered(self, x: Tensor) -> Tensor:
+        """Every rank's `x`, in rank order, [ranks, *x.shape]."""
+        return torch.stack(self.gather_all(x))
 
     def all_gather(self, x: Tensor, sizes: Sequence[int] | None = None, dim: int = -1) -> Tensor:
         """Every rank's `x` end to end on `dim`; `sizes` when they differ on it."""
@@ -72,6 +90,17 @@ class Communicator(ABC):
     def close(self) -> None:
         """Leave the group. Not a collective."""
         return None
+
+
+class PartialSum(Waiting):
+    """A sum over ranks that has not been taken yet: each rank has its part."""
+
+    def __init__(self, part: Tensor, comm: Communicator) -> None:
+        super().__init__(part, part.shape[-1])
+        self.part, self.comm = part, comm
+
+    def compute(self) -> Tensor:
+        return self.comm.all_reduce(self.part)
 
 
 def rows_of(rows: int, size: int, rank: int) -> tuple[int, int]:

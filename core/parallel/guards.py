@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from core.fusing import Fusing
 from core.parallel.axes import Partition
 from core.parallel.groups import Communicator
 
@@ -28,6 +29,7 @@ class Guard:
 
     collectives: ClassVar[int] = 1  # per forward, for the dry run
     _comm: Communicator
+    _fusing: Fusing = Fusing()  # that of `core.layers.Linear`: whether values may wait
     _shared: dict[str, Any]  # one for all guards of a rank's model: what one sees and others need
 
     def bind(self, comm: Communicator, cuts: Sequence[Partition | None], options: Any) -> None:

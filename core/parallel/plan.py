@@ -87,6 +87,10 @@ class ParallelPlan:
         """A new model of this rank, on the meta device."""
         return self.built.model(self.built.configs[rank])
 
+    def skeleton(self, rank: int) -> nn.Module:
+        """What `local_model` builds, kept and shared by ranks that are alike: only to look at."""
+        return self.built.skeleton(self.built.configs[rank])
+
     @property
     def formats(self) -> Quantization | None:
         """The storage format that the plan was made for; None: plain numbers."""

@@ -1,9 +1,8 @@
-"""Process groups: ranks that are processes, over gloo on a CPU and NCCL on GPUs."""
+"""Process groups: ranks that are processes. Those of a CPU talk by gloo, those of GPUs by NCCL."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +14,8 @@ from core.errors import UserError
 from core.parallel.groups import Communicator, RankLost, Solo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch._C._distributed_c10d import Store
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ def connect(
     if device.type == "cpu":
         return GlooCommunicator(store, rank, size, timeout, address)
     if device.type == "cuda" and dist.is_nccl_available():
+        from core.parallel.nccl import NcclCommunicator
+
         return NcclCommunicator(store, rank, size, timeout, device)
     raise UserError(f"There is no communication library for tensor parallel on {device}.")
 
@@ -62,98 +65,41 @@ class GlooCommunicator(Communicator):
     def gather_all(self, x: Tensor) -> list[Tensor]:
         x = x.contiguous()
         shards = [torch.empty_like(x) for _ in range(self.size)]
-        _finish(self._group.allgather([shards], [x]))
+        finish(self._group.allgather, [shards], [x])
         return shards
 
     def broadcast_object(self, value: T | None, root: int = 0) -> T:
-        return _broadcast(self._group, value, self.rank, root, torch.device("cpu"))
+        return broadcast(self._group, value, self.rank, root, torch.device("cpu"))
 
     def close(self) -> None:
         self._group = None
 
 
-class NcclCommunicator(Communicator):
-    """CUDA tensors on the current stream. Sums are NCCL's: every rank gets the same bits."""
-
-    graphable = True
-
-    def __init__(
-        self, store: Store, rank: int, size: int, timeout: float, device: torch.device
-    ) -> None:
-        self.rank, self.size, self.device = rank, size, device
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = timedelta(seconds=timeout)
-        self._group: Any = dist.ProcessGroupNCCL(store, rank, size, options)
-
-    def all_reduce(self, x: Tensor) -> Tensor:
-        x = x.contiguous()
-        _finish(self._group.allreduce([x]))
-        return x
-
-    def gather_all(self, x: Tensor) -> list[Tensor]:
-        return list(self._gathered(x).unbind(0))
-
-    def all_gather(self, x: Tensor, sizes: Sequence[int] | None = None, dim: int = -1) -> Tensor:
-        if sizes is not None and len(set(sizes)) > 1:
-            return super().all_gather(x, sizes, dim)
-        shards = self._gathered(x)  # [size, *x.shape]
-        dim = dim % x.dim()
-        return shards.movedim(0, dim).flatten(dim, dim + 1)
-
-    def _gathered(self, x: Tensor) -> Tensor:
-        x = x.contiguous()
-        shards = x.new_empty((self.size, *x.shape))
-        _finish(self._group._allgather_base(shards, x))
-        return shards
-
-    def reduce_scatter(self, x: Tensor) -> Tensor:
-        if x.shape[0] % self.size:
-            return super().reduce_scatter(x)
-        part = x.new_empty((x.shape[0] // self.size, *x.shape[1:]))
-        _finish(self._group._reduce_scatter_base(part, x.contiguous()))
-        return part
-
-    def broadcast_object(self, value: T | None, root: int = 0) -> T:
-        return _broadcast(self._group, value, self.rank, root, self.device)
-
-    def barrier(self) -> None:
-        self._gathered(torch.zeros(1, device=self.device))
-        torch.cuda.synchronize(self.device)
-
-    def abort(self) -> None:
-        # kernels that wait for the rank would run for ever, and the host with them
-        if self._group is not None:
-            self._group.abort()
-
-    def close(self) -> None:
-        """Free NCCL's memory and threads. Drop captured graphs before."""
-        if self._group is not None:
-            self._group.shutdown()
-            self._group = None
-
-
-def _finish(work: Any) -> None:
-    """Wait for a collective: on a CPU until it is done, on a GPU the stream waits, not the host."""
+def finish(collective: Callable[..., Any], *given: Any) -> None:
+    """Do a collective: on a CPU until it is done, on a GPU its stream waits, and not the host."""
     try:
-        work.wait()
+        work = collective(*given)
+        if work is not None:  # NCCL's on the current stream is none, from PyTorch 2.11 on
+            work.wait()
     except RuntimeError as error:
-        del work  # who keeps the traceback would keep the group, and its sockets
+        del collective  # who keeps the traceback would keep the group, and its sockets
+        work = None
         reason = str(error).partition("]")[2].strip() or str(error)
         raise RankLost(f"a collective failed: {reason.splitlines()[0]}") from error
 
 
-def _broadcast(group: Any, value: T | None, rank: int, root: int, device: torch.device) -> T:
+def broadcast(group: Any, value: T | None, rank: int, root: int, device: torch.device) -> T:
     """A picklable value from `root`, sent as its length and its bytes."""
     payload = pickle.dumps(value) if rank == root else b""
     length = torch.tensor([len(payload)], dtype=torch.int64, device=device)
     options = dist.BroadcastOptions()
     options.rootRank = root
     options.rootTensor = 0
-    _finish(group.broadcast([length], options))
+    finish(group.broadcast, [length], options)
     if rank == root:
         data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
     else:
         data = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
-    _finish(group.broadcast([data], options))
+    finish(group.broadcast, [data], options)
     received: T = pickle.loads(data.cpu().numpy().tobytes())
     return received

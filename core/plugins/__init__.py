@@ -19,6 +19,7 @@ import pluggy
 from core import hooks
 from core.errors import UserError
 from core.importing import cause, load_path
+from core.interrupts import CtrlC
 from core.patience import Patience, seconds_allowed
 from core.plugins.answers import answers
 from core.plugins.discovery import Plugin, absolute, find, module_name
@@ -67,7 +68,7 @@ def load(words: Iterable[str] = (), *, strict: bool = False, warn: bool = True) 
     plugins, mistakes, warnings = find(words)
     registries.forget_plugins()
     offering, acting = _manager(), _manager()
-    with Patience(seconds_allowed()) as patience:
+    with CtrlC() as ctrl_c, Patience(seconds_allowed()) as patience:
         # pluggy asks the latest first: whom the user names, then ourselves, then who is installed
         for plugin in sorted(plugins, key=lambda p: (p.named, p.builtin)):
             if plugin.blocked:
@@ -79,8 +80,6 @@ def load(words: Iterable[str] = (), *, strict: bool = False, warn: bool = True) 
                     patience.on(str(plugin), plugin.module, plugin.remedy),
                 ):
                     plugin.body = _connect(plugin, offering, acting)
-            except KeyboardInterrupt:
-                raise
             except BaseException as error:  # whatever a stranger's module comes up with
                 registries.restore(before)
                 for manager in (offering, acting):
@@ -97,6 +96,7 @@ def load(words: Iterable[str] = (), *, strict: bool = False, warn: bool = True) 
                 elif multiprocessing.parent_process() is None:
                     said = f" {error}" if isinstance(error, UserError) else f"\n{trace}"
                     warnings.append(f"{plugin} did not load:{said}")
+            ctrl_c.heed()
     for warning in warnings:
         if warn and warning not in _warned:
             _warned.add(warning)

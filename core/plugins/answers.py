@@ -14,6 +14,7 @@ from core import hooks
 from core.deprecation import deprecated
 from core.errors import UserError
 from core.importing import cause
+from core.interrupts import CtrlC
 from core.plugins.discovery import Plugin
 from core.registry import registries
 
@@ -91,7 +92,7 @@ def _watching(function: Callable[..., Any], plugin: Plugin, hook: str) -> Callab
         nonlocal told
         try:
             return function(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             if not told:
                 told = True
                 log.error(
@@ -108,16 +109,19 @@ def _offering(function: Callable[..., Any], plugin: Plugin, hook: str) -> Callab
     @functools.wraps(function)
     def offer(*arguments: Any) -> Any:
         nonlocal told
-        try:
-            return function(*arguments)
-        except UserError as error:  # it knows what it was asked for, and what is wrong with it
-            raise UserError(f"{error} (Says {plugin}; {plugin.remedy})") from error
-        except Exception as error:
-            if not told:
-                told = True
-                text = f"{plugin} failed in its hook {hook}: {cause(error)}"
-                registries.notes.append(f"note: {text}")
-                if multiprocessing.parent_process() is None:
-                    log.warning("%s. %s", text, plugin.remedy, exc_info=error)
+        with CtrlC() as ctrl_c:
+            try:
+                return function(*arguments)
+            except UserError as error:  # it knows what it was asked for, and what is wrong with it
+                raise UserError(f"{error} (Says {plugin}; {plugin.remedy})") from error
+            except BaseException as error:
+                ctrl_c.heed()
+                if not told:
+                    told = True
+                    text = f"{plugin} failed in its hook {hook}: {cause(error)}"
+                    registries.notes.append(f"note: {text}")
+                    if multiprocessing.parent_process() is None:
+                        log.warning("%s. %s", text, plugin.remedy, exc_info=error)
+        return None
 
     return offer

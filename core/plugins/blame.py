@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from core.importing import cause
+from core.visible import visible
 
 if TYPE_CHECKING:
     from core.plugins.discovery import Plugin
@@ -29,7 +30,7 @@ def verdict(error: BaseException) -> str:
 
 def account(error: BaseException) -> str:
     """The traceback with its verdict, for whoever cannot see the exception itself."""
-    return f"{''.join(traceback.format_exception(error))}{verdict(error)}"
+    return visible(f"{''.join(traceback.format_exception(error))}{verdict(error)}")
 
 
 def brief(error: BaseException) -> str:

@@ -109,6 +109,8 @@ class Plugin:
 
 def is_file(word: str) -> bool:
     """Whether a word names a file, and not a plugin or a module."""
+    if "\0" in word:  # no file's name has one
+        return False
     return word.endswith(".py") or "/" in word or "\\" in word
 
 

@@ -9,6 +9,7 @@ from core.importing import cause
 from core.plugins import Plugins
 from core.plugins.discovery import Plugin
 from core.registry import Entry, Registries
+from core.visible import visible
 
 Row = tuple[str, ...]
 
@@ -52,16 +53,17 @@ def _readiness(entry: Entry, twice: bool) -> str:
 
 
 def _table(titles: Row, rows: Sequence[Row]) -> None:
+    shown = [tuple(visible(cell, keep="") for cell in row) for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.markup import escape
         from rich.table import Table
 
         table = Table(*titles)
-        for row in rows:
+        for row in shown:
             table.add_row(*map(escape, row))
         Console().print(table)
         return
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    for row in (tuple(title.upper() for title in titles), *rows):
+    widths = [max(map(len, column)) for column in zip(titles, *shown, strict=True)]
+    for row in (tuple(title.upper() for title in titles), *shown):
         print("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip())

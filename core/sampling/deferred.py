@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from core.landed import to_host
+
 T = TypeVar("T")
 
 
@@ -26,7 +28,7 @@ class Deferred(Mapping[int, T]):
         self._made: dict[int, T] | None = None
         self._event: torch.cuda.Event | None = None
         if any(tensor.is_cuda for tensor in tensors):
-            tensors = [_on_its_way(tensor) for tensor in tensors]
+            tensors = [to_host(tensor) for tensor in tensors]
             self._event = torch.cuda.Event()
             self._event.record()
         self._tensors = list(tensors)
@@ -52,8 +54,3 @@ class Deferred(Mapping[int, T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (self.made,)
-
-
-def _on_its_way(tensor: Tensor) -> Tensor:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return host.copy_(tensor, non_blocking=True)

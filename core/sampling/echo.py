@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import torch
-
+from core.landed import Landed
 from core.sampling import columns
 
 if TYPE_CHECKING:
@@ -15,14 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from core.types import Admission, Ints
-
-
-class _Flight(NamedTuple):
-    """Ids on their way to the host, and the lists that they are for."""
-
-    outputs: list[tuple[int, list[int]]]  # place among the ids, list to append to
-    ids: Tensor  # [S], on the host
-    over: torch.cuda.Event | None  # the copy is done
 
 
 class Echo:
@@ -34,7 +25,8 @@ class Echo:
 
     def __init__(self) -> None:
         self._outputs: dict[int, list[int]] = {}  # by row
-        self._flights: deque[_Flight] = deque()
+        # what comes, with the lists that it is for: place among the ids, list to append to
+        self._flights: deque[tuple[Landed, list[tuple[int, list[int]]]]] = deque()
 
     def admit(self, admission: Admission, needs: int) -> None:
         """A request takes a row. A result still on its way to the last holder goes to his list."""
@@ -54,15 +46,8 @@ class Echo:
                    is not None]  # fmt: skip
         if not outputs:
             return
-        over = None
-        if ids.is_cuda:
-            ids = torch.empty(ids.shape, dtype=ids.dtype, pin_memory=True).copy_(
-                ids, non_blocking=True
-            )
-            over = torch.cuda.Event()
-            over.record()
-        self._flights.append(_Flight(outputs, ids, over))
-        while self._flights and (self._flights[0].over is None or self._flights[0].over.query()):
+        self._flights.append((Landed.of(ids), outputs))
+        while self._flights and self._flights[0][0].done():
             self._land()
 
     def output(self, row: int) -> Sequence[int]:
@@ -72,9 +57,7 @@ class Echo:
         return self._outputs[row]
 
     def _land(self) -> None:
-        outputs, ids, over = self._flights.popleft()
-        if over is not None:
-            over.synchronize()
-        values = ids.tolist()
+        landed, outputs = self._flights.popleft()
+        values = landed.keep().tolist()
         for s, output in outputs:
             output.append(values[s])

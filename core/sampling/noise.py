@@ -97,36 +97,64 @@ def draw(logits: Tensor, temperature: Tensor, keys: Tensor, floor: Tensor | None
     it are not drawn. -> [N] int64. Of equal values the lowest id is taken. A row with NaN, or
     without a finite logit, gives a token whose logit is not finite.
     """
+    return drawn(logits, temperature, keys, floor)[0]
+
+
+def drawn(
+    logits: Tensor,
+    temperature: Tensor,
+    keys: Tensor,
+    floor: Tensor | None = None,
+    first: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """`draw`, and the score that has won: logit / temperature + noise, [N] float32.
+
+    `first`: the id of the first logit, where they are a part of the vocabulary.
+    """
     if logits.device.type == "cpu":
         floors = [-math.inf] * len(logits) if floor is None else floor.tolist()
         rows = zip(logits.unbind(), temperature.tolist(), keys.tolist(), floors, strict=True)
-        return torch.tensor([_draw_row(x, t, key, low) for x, t, key, low in rows])
+        won = [_draw_row(x, t, key, low, first) for x, t, key, low in rows]
+        ids = torch.tensor([id for id, _ in won], dtype=torch.int64)
+        return ids, torch.tensor([score for _, score in won], dtype=torch.float32)
     count = max(1, BLOCK // logits.shape[1])
-    parts = [slice(start, start + count) for start in range(0, len(logits), count)]
-    return torch.cat(
-        [
-            draw_from_all(
-                logits[part], temperature[part], keys[part], None if floor is None else floor[part]
-            )
-            for part in parts
-        ]
-    )
+    parts = [
+        _best(
+            logits[start : start + count],
+            temperature[start : start + count],
+            keys[start : start + count],
+            None if floor is None else floor[start : start + count],
+            first,
+        )
+        for start in range(0, max(len(logits), 1), count)
+    ]
+    return torch.cat([ids for ids, _ in parts]), torch.cat([scores for _, scores in parts])
 
 
 def draw_from_all(
     logits: Tensor, temperature: Tensor, keys: Tensor, floor: Tensor | None = None
 ) -> Tensor:
     """`draw` for an accelerator: noise for every token, no step that depends on a value."""
+    return _best(logits, temperature, keys, floor, 0)[0]
+
+
+def _best(
+    logits: Tensor, temperature: Tensor, keys: Tensor, floor: Tensor | None, first: int
+) -> tuple[Tensor, Tensor]:
+    """`drawn` for an accelerator."""
     x, t = logits.float(), temperature[:, None]
-    tokens = torch.arange(logits.shape[1], dtype=torch.int32, device=logits.device)
+    tokens = torch.arange(first, first + logits.shape[1], dtype=torch.int32, device=logits.device)
     scores = torch.where(t > 0, x / t + gumbel(tokens, keys[:, :1], keys[:, 1:]), x)
     if floor is not None:
         scores.masked_fill_(x < floor[:, None], -math.inf)
-    return scores.argmax(-1)
+    best, ids = scores.max(-1)
+    return ids + first, best
 
 
-def _draw_row(row: Tensor, temperature: float, key: list[int], floor: float) -> int:
-    """One row of `draw` on the CPU, where noise is only made for tokens that could win.
+def _draw_row(
+    row: Tensor, temperature: float, key: list[int], floor: float, first: int
+) -> tuple[int, float]:
+    """One row of `drawn` on the CPU, where noise is only made for tokens that could win.
 
     numpy looks for the best and the possible ones: torch takes about ten times as long.
     """
@@ -134,15 +162,19 @@ def _draw_row(row: Tensor, temperature: float, key: list[int], floor: float) -> 
     x = logits.numpy()
     best = float(x.max())
     if temperature == 0 or not math.isfinite(best):
-        return int(x.argmax())
+        return first + int(x.argmax()), best
     possible = x >= max(floor, best - RANGE * temperature, LOWEST)
     if floor == -math.inf and np.count_nonzero(possible) > DENSE * len(x):
-        tokens = torch.arange(len(x), dtype=torch.int32)
-        scores = (logits / temperature).add_(gumbel(tokens, *key))
-        return int(scores.numpy().argmax())
+        tokens = torch.arange(first, first + len(x), dtype=torch.int32)
+        scores = (logits / temperature).add_(gumbel(tokens, *key)).numpy()
+        won = int(scores.argmax())
+        return first + won, float(scores[won])
     few = torch.from_numpy(np.flatnonzero(possible))
-    scores = (logits[few] / temperature).add_(gumbel(few.to(torch.int32), *key))
-    return int(few[int(scores.numpy().argmax())])
+    if not len(few):  # of this part all are below the floor
+        return first, -math.inf
+    scores = (logits[few] / temperature).add_(gumbel((few + first).to(torch.int32), *key)).numpy()
+    won = int(scores.argmax())
+    return first + int(few[won]), float(scores[won])
 
 
 def _fold(x: Tensor, shift: int) -> Tensor:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import torch
 
 from core.sampling import columns, noise
+from core.sampling.shards import Shard
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +49,8 @@ class SampleRows:
         `at`: where these rows stand among those that they were taken from; None: all of them.
         """
         self.table, self.rows, self.ends, self.memo, self.at = table, rows, ends, memo, at
+        self.places: Sequence[int] | None = None  # what `at` says, on the host
+        self.shard: Shard | None = None  # of which the logits are; None: of the whole vocabulary
         self._positions: Tensor | None = None
 
     def __len__(self) -> int:
@@ -185,6 +190,12 @@ class SampleRows:
             ("needing", bits), lambda: np.flatnonzero(self.table.needs[self.rows] & bits)
         )
 
+    def sparing(self, bits: int) -> SampleRows:
+        """The rows that need none of these bits."""
+        return self._part(
+            ("sparing", bits), lambda: np.flatnonzero(self.table.needs[self.rows] & bits == 0)
+        )
+
     def subset(self, picks: Sequence[int]) -> SampleRows:
         """These of the rows."""
         return self._part(("subset", *picks), lambda: picks)
@@ -197,9 +208,19 @@ class SampleRows:
             return picks, self.table.send(picks), {}
 
         if (part := self.remember(key, make)) is None:
-            return SampleRows(self.table, self.rows, self.ends, self.memo)
+            return SampleRows(self.table, self.rows, self.ends, self.memo).on(self.shard)
         picks, at, memo = part
-        return SampleRows(self.table, self.rows[picks], self.ends[picks], memo, at)
+        found = SampleRows(self.table, self.rows[picks], self.ends[picks], memo, at)
+        found.places = picks.tolist()
+        return found.on(self.shard)
+
+    def on(self, shard: Shard | None) -> Self:
+        """The same rows, whose logits are those of a part of the vocabulary."""
+        if shard is self.shard:
+            return self
+        rows = copy(self)
+        rows.shard = shard
+        return rows
 
     def take(self, logits: Tensor) -> Tensor:
         """The logits of a subset from those of all: a copy, or `logits` itself if it is all."""
@@ -215,13 +236,25 @@ class SampleRows:
         """[S] int64: a token a row from softmax(logits / temperature), the argmax where greedy.
 
         logits [S, V] of any float dtype; floor [S]: logits below it are not drawn. Ties go to the
-        lowest id. The same request, position and logits always give the same token.
+        lowest id. The same request, position and logits always give the same token. Where logits
+        are a shard's, [S, chunk], it is -1 for rows without a possible token, or with NaN.
         """
+        if self.shard is not None:
+            return self.shard.draw(logits, self, floor)[0]
         if (kernels := self.table.kernels) is not None:
             return kernels.draw(logits, self.table.columns, self.index, self.positions, floor)
         if self.all_greedy:
             return noise.argmax(logits)
         return noise.draw(logits, self.temperature, self.keys, floor)
+
+    def drawn(self, logits: Tensor, floor: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """`draw`, and the logit [S] of each token, float32, or what stands for it where logits are
+        a shard's: it is finite if the row has a possible token and no NaN."""
+        if self.shard is None:
+            ids = self.draw(logits, floor)
+            return ids, logits.gather(1, ids[:, None])[:, 0].float()
+        ids, score = self.shard.draw(logits, self, floor)
+        return ids, score.masked_fill(score == math.inf, math.nan)
 
     def record(self, ids: Tensor) -> None:
         """Append the sampled ids [S] to the rows' tokens."""

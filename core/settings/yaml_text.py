@@ -20,7 +20,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    style = '"' if "\n" in value else None
+    # in double quotes a backslash escapes, so that what is invisible can be shown, and read again
+    style = None if value.isprintable() else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

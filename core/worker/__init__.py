@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,13 +14,14 @@ from core.fusing import Fusing, value_of
 from core.interfaces import AttentionBackend, Kernels, Pending, Runner, Sampled, Sampler, Step
 from core.layers import Attention, allocate_cache, bind
 from core.observing import observers_of
-from core.parallel import allocate, guard, load, weight_bytes
+from core.parallel import CutLogits, allocate, guard, load, weight_bytes
 from core.sampling.one_by_one import one_by_one
 from core.sampling.table import SamplingTable
 from core.setup import check_length, device_of, dtype_of, make_sampler, open_source
 from core.types import Limits
 from core.worker import batching, footprint
-from core.worker.launched import Landings, Launched
+from core.worker.cut_logits import sample_parts
+from core.worker.launched import Launched
 from core.worker.memory import affordable_pages, check_room, gib, out_of_memory
 from core.worker.prompts import PromptLogprobs
 from core.worker.rows import RequestRows
@@ -105,6 +107,9 @@ class Worker(Step):
             source.close()
         self.setup.plan.finalize(self.model)
         guard(self.model, self.setup.plan, self.rank, self.comm)
+        self.comm.use(self.kernels)
+        heads = (m for m in self.model.modules() if isinstance(m, CutLogits))
+        self._head = next(heads, None)
         self.model.eval().requires_grad_(False)
 
     @property
@@ -193,15 +198,14 @@ class Worker(Step):
         self.sampler: Sampler = make_sampler(self.config, self.setup, limits)
         self._prompts = PromptLogprobs(staging)
         self._watching = Watching(observers_of(self.config, self.setup), self.model, self.comm)
-        self._landings = Landings(limits.max_num_seqs)
 
     def disassemble(self) -> None:
         """Let go of what `assemble` made."""
         for module in self.model.modules():
             if isinstance(module, Attention):
                 del module.cache, module.backend, module.fused
-        del self.backends, self.rows, self.sampling, self.sampler, self._prompts
-        del self._watching, self._landings
+        del self.backends, self.rows, self.sampling, self.sampler
+        del self._prompts, self._watching
 
     # the stages of a step, which a runner calls or captures
 
@@ -215,12 +219,17 @@ class Worker(Step):
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         if len(batch.sample_index) < len(hidden):  # else it names every token, in order
             hidden = hidden[batch.sample_index]
-        with self._fusing.allowed(batch.captured):
+        parts = nullcontext() if self._head is None else self._head.in_parts()
+        with self._fusing.allowed(batch.captured), parts:
             return value_of(self.model.logits(hidden))  # type: ignore[operator]
 
     def sample(self, logits: Tensor, batch: Batch) -> Sampled:
         try:
-            sampled: object = self.sampler(logits, batch.rows)
+            sampled: object = (
+                self.sampler(logits, batch.rows)
+                if self._head is None
+                else sample_parts(self._head, self.sampler, logits, batch.rows)
+            )
         except Exception:
             # ranks must agree on every id, and a graph takes no detours
             if self.comm.size > 1 or (logits.is_cuda and torch.cuda.is_current_stream_capturing()):
@@ -255,13 +264,13 @@ class Worker(Step):
             decodes = batching.decodes(plan, self.page_size, self.sampling)
             if decodes is not None:
                 # every token is the last that is known: no prompt token follows one
-                return Launched(plan, self.runner.decode(decodes), {}, self._landings)
+                return Launched(plan, self.runner.decode(decodes), {})
         self.rows.append(plan)
         batch = batching.build(plan, self.rows, self.sampling, self.kernels)
         run = self.run if eager else self.runner.run
         (hidden, sampled), extras = observed(lambda: run(batch), batch, asked)
         about_prompts = self._prompts.of_step(plan, hidden, self.model.logits)  # type: ignore[arg-type]
-        return Launched(plan, sampled, about_prompts, self._landings, extras)
+        return Launched(plan, sampled, about_prompts, extras)
 
     def close(self) -> None:
         """Drop what was captured: collectives may be in it, so before the ranks part. And break

@@ -12,6 +12,7 @@ import yaml
 
 from core.errors import UserError
 from core.interfaces import App
+from core.visible import visible
 from plugins.apps.parameters import with_settings
 from plugins.apps.terminal import dim, interactive, one_interrupt, printable
 
@@ -167,4 +168,4 @@ class Conversation:
         self._say(f"{name.strip()} is {read}.")
 
     def _say(self, text: str) -> None:
-        print(dim(text, self.out), file=self.out, flush=True)
+        print(dim(visible(text), self.out), file=self.out, flush=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
 from core.interfaces import App
+from core.visible import visible
 from plugins.apps.parameters import with_settings
 from plugins.apps.terminal import dim, interactive, one_interrupt, printable
 
@@ -150,7 +151,7 @@ def _show(answer: Iterator[RequestOutput]) -> int:
 
 def _print_all(prompts: list[str | list[int]], outputs: list[RequestOutput]) -> None:
     for prompt, output in zip(prompts, outputs, strict=True):
-        print(f"Prompt: {prompt}")
+        print(f"Prompt: {printable(str(prompt), sys.stdout)}")
         for answer in output.outputs:
             label = "Answer" if len(output.outputs) == 1 else f"Answer {answer.index + 1}"
             print(f"{label}: {printable(answer.text, sys.stdout)}")
@@ -188,5 +189,5 @@ def _report_errors(outputs: list[RequestOutput]) -> int:
                 failed.setdefault(answer.error or "", {})[output.request_id] = None
     for error, ids in failed.items():
         few = ", ".join([*list(ids)[:8], *(["..."] if len(ids) > 8 else [])])
-        print(f"request{'s' if len(ids) > 1 else ''} {few}: {error}", file=sys.stderr)
+        print(f"request{'s' if len(ids) > 1 else ''} {few}: {visible(error)}", file=sys.stderr)
     return 1 if failed else 0

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
 
+from core.visible import visible
+
 
 def interactive(stream: TextIO) -> bool:
     """Whether a person sees `stream` on a terminal."""
@@ -42,6 +44,8 @@ def show_table(
     `right` numbers the columns that are flushed right.
     """
     stream = stream or sys.stdout
+    header, rows = _shown(header), [_shown(row) for row in rows]
+    title = visible(title, keep="")
     if interactive(stream):
         from rich.console import Console
         from rich.table import Table
@@ -57,6 +61,10 @@ def show_table(
         print(title, file=stream)
     for line in plain_columns(header, rows, right=right):
         print(line, file=stream)
+
+
+def _shown(cells: Sequence[str]) -> list[str]:
+    return [visible(cell, keep="") for cell in cells]
 
 
 def plain_columns(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from torch.distributed import TCPStore
 from core.errors import EngineDead, UserError
 from core.interfaces import Executor, Pending
 from core.parallel import Communicator, Solo, connect
+from core.parallel.switches import check_allocator, set_switches
 from core.progress import loading_bar
 from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
@@ -21,7 +21,7 @@ from core.worker import Worker
 from core.worker.memory import give_back_memory
 from core.worker.wire import encode
 from plugins.executors.rank_process import HOST, Assignment
-from plugins.executors.ranks import MULTICAST_OFF, Ranks
+from plugins.executors.ranks import Ranks
 
 
 class Local(Executor):
@@ -60,7 +60,9 @@ class Local(Executor):
         if size == 1:
             self._comm: Communicator | None = Solo()
         else:
-            os.environ.update(MULTICAST_OFF)
+            if device.type == "cuda":
+                check_allocator()
+            set_switches()
             store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
             self._ranks = Ranks(size, threads)
             self._ranks.send(pickle.dumps(Assignment(config, size, store.port)))

@@ -15,6 +15,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.plugins.blame import account
+from core.visible import visible
 
 HOST = "127.0.0.1"  # all ranks are on this machine
 
@@ -43,7 +44,7 @@ def main(descriptor: int, rank: int) -> int:
         try:
             connection.send(("lost" if _lost(error) else "failed", by_user, text))
         except OSError:
-            traceback.print_exc()
+            print(visible(traceback.format_exc()), file=sys.stderr)
         return 1
     return 0
 

@@ -16,13 +16,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from core.errors import EngineDead, UserError
+from core.parallel.switches import set_switches
 from core.plugins.blame import account
 
-MULTICAST_OFF = {  # NVLink multicast can put a host's GPUs out of service when it goes wrong
-    "NCCL_NVLS_ENABLE": "0",
-    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-    "NVSHMEM_DISABLE_NVLS": "1",
-}
 PROGRAM = "plugins.executors.rank_process"
 GRACE = 5.0  # seconds that a rank gets to report, or to end by itself
 
@@ -57,14 +53,15 @@ class Ranks:
 
     def _start(self, rank: int, threads: int) -> None:
         ours, theirs = socket.socketpair()
+        environment = dict(os.environ)
+        set_switches(environment)
         with theirs:
             # not multiprocessing's spawn: that would import the caller's main script again
             process = subprocess.Popen(
                 [sys.executable, "-m", PROGRAM, str(theirs.fileno()), str(rank)],
                 pass_fds=[theirs.fileno()],
                 env={
-                    **os.environ,
-                    **MULTICAST_OFF,
+                    **environment,
                     "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
                     "OMP_NUM_THREADS": str(threads),
                 },

@@ -17,14 +17,15 @@ from torch.distributed.rendezvous import rendezvous
 from core.errors import EngineDead, UserError
 from core.interfaces import Executor, Pending
 from core.parallel import connect
+from core.parallel.switches import check_allocator, set_switches
 from core.progress import loading_bar
 from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.worker import Worker
 from core.worker.memory import give_back_memory
 from core.worker.wire import decode, encode
-from plugins.executors.ranks import MULTICAST_OFF
 
+FOREVER = 1e8  # seconds: a server may have nothing to do for long; a rank that ends is noticed
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -41,12 +42,13 @@ class Torchrun(Executor):
     def __init__(self, options: Options, config: Any) -> None:
         super().__init__(options, config)
         self._comm: Any = None
+        self._plans: Any = None
         self._worker: Any = None
         self._leads = False  # whether the others wait for plans
 
     def start(self, setup: Setup) -> Limits:
         rank, size, local = _place()
-        os.environ.update(MULTICAST_OFF)
+        set_switches()
         config = self.config
         if size != config.parallel.tensor:
             raise UserError(
@@ -54,9 +56,15 @@ class Torchrun(Executor):
                 f"{config.parallel.tensor}. Make them equal."
             )
         device = device_of(config, local)
+        if device.type == "cuda" and size > 1:
+            check_allocator()
         if rank == 0:
             check_weights(config, setup)
-        self._comm = connect(_store(rank, size), rank, size, device)
+        store = _store(rank, size)
+        # plans go from host to host: by way of the devices they would wait for the step before
+        plans = PrefixStore("plans", store)
+        self._plans = connect(plans, rank, size, "cpu", timeout=FOREVER)
+        self._comm = connect(PrefixStore("steps", store), rank, size, device)
         self._worker = Worker(config, setup, rank, self._comm, device)
         if rank == 0:
             with loading_bar() as progress:
@@ -75,14 +83,14 @@ class Torchrun(Executor):
     def _follow(self) -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is rank 0's to handle
-        while data := self._comm.broadcast_object(None):
+        while data := self._plans.broadcast_object(None):
             self._worker.launch(decode(data))
         self.shutdown()
         sys.exit(0)
 
     def submit(self, plan: StepPlan) -> Pending:
         try:
-            self._comm.broadcast_object(encode(plan))
+            self._plans.broadcast_object(encode(plan))
             return _Step(self._worker.launch(plan))
         except BaseException as error:
             self._leads = False  # the others are somewhere within the step
@@ -98,11 +106,12 @@ class Torchrun(Executor):
             return
         if self._leads:
             with suppress(RuntimeError):  # a rank that is gone needs no farewell
-                comm.broadcast_object(b"")
+                self._plans.broadcast_object(b"")
         if self._worker is not None:
             self._worker.close()
             self._worker = None
         comm.close()
+        self._plans.close()
         give_back_memory()
 
 

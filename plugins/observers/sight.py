@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from core.landed import to_host
 from core.parallel.groups import rows_of
 from core.sampling.deferred import Deferred
 from plugins.observers.anatomy import Anatomy, entering
@@ -90,7 +91,7 @@ class Sight:
         def before(module: Any, arguments: tuple[Any, ...]) -> None:
             rows = self._entering(layer, arguments, index)
             if rows is not None:
-                parts = _to_host(rows).split(counts)
+                parts = to_host(rows).split(counts)
                 for span, part in zip(spans, parts, strict=True):
                     self._keep(span.b, Piece("hidden_states", layer, span.start, part))
 
@@ -128,7 +129,7 @@ class Sight:
                 for start, some in tiles(module, q, self._batch, span.b, span.start):
                     whole = self._of_all_ranks(some, layer)
                     if whole is not None:
-                        rows = _to_host(whole.transpose(0, 1))  # [queries, H, keys]
+                        rows = to_host(whole.transpose(0, 1))  # [queries, H, keys]
                         self._keep(span.b, Piece("attentions", layer, start, rows))
 
         return [module.register_forward_pre_hook(before), module.register_forward_hook(after)]
@@ -145,10 +146,3 @@ class Sight:
 
     def _keep(self, b: int, piece: Piece) -> None:
         self._pieces[b].append(piece)
-
-
-def _to_host(rows: Tensor) -> Tensor:
-    if not rows.is_cuda:
-        return rows
-    host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
-    return host.copy_(rows, non_blocking=True)

@@ -70,14 +70,14 @@ class DefaultSampler(Sampler):
             if isinstance(self.structured, Mapping):
                 chain.add(self.structured)
 
-    graphable = graphable_truncation = True
+    graphable = graphable_truncation = shards = True
     structured = True
 
     def __init__(self, options: Options, limits: Limits) -> None:
         super().__init__(options, limits)
         self.chain = Chain(options.processors, BUILT_IN)
         # one that is asked about every row may do what no graph can hold
-        self.graphable = not self.chain.asks_all
+        self.graphable = self.shards = not self.chain.asks_all
         self.guide = Guide(options.structured, self.chain)
         self.processors: list[LogitsProcessor] = [cls(cls.Options()) for cls in BUILT_IN]
 
@@ -153,8 +153,7 @@ class DefaultSampler(Sampler):
 
 def _choose(logits: Tensor, rows: SampleRows) -> tuple[Tensor, Tensor]:
     """Ids [N], and the logits of those, which are finite where the row has a possible token."""
-    ids = rows.draw(logits, _floor(logits, rows))
-    return ids, logits.gather(1, ids[:, None])[:, 0].float()
+    return rows.drawn(logits, _floor(logits, rows))
 
 
 def _floor(logits: Tensor, rows: SampleRows) -> Tensor | None:

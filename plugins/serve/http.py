@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -10,7 +11,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
+from core.errors import EngineDead, UserError
 from core.plugins import acting
+from core.plugins.blame import brief
 from plugins.serve.connections import protocol
 from plugins.serve.endpoints import (
     chat,
@@ -23,7 +26,8 @@ from plugins.serve.endpoints import (
     refused,
     tokens,
 )
-from plugins.serve.endpoints.serving import Serving
+from plugins.serve.endpoints.serving import Serving, as_api_error
+from plugins.serve.engine.submission import Busy, Refused
 from plugins.serve.keys import KeyCheck, key_from
 from plugins.serve.metrics import Meter
 from plugins.serve.protocol.errors import ApiError
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from core.config import Config
     from plugins.serve.app import Serve
     from plugins.serve.engine.client import EngineClient
+
+log = logging.getLogger("plait")
 
 ENDPOINTS = (health, models, completions, chat, tokens, metrics, document, page)
 
@@ -63,6 +69,7 @@ def build(config: Config, client: EngineClient, options: Serve.Options) -> Starl
         middleware=middleware,
         exception_handlers={
             ApiError: _api_error,
+            **dict.fromkeys((UserError, Refused, Busy, EngineDead), _let_through),
             HTTPException: _http_error,
             Exception: _unexpected,
         },
@@ -94,6 +101,13 @@ async def _api_error(request: Request, error: Exception) -> Response:
     return Response(error.body(), error.status, error.headers, "application/json")
 
 
+async def _let_through(request: Request, error: Exception) -> Response:
+    """What a plugin's route lets through: a request that is wrong, or that nobody can answer."""
+    if isinstance(error, UserError):
+        return await _api_error(request, ApiError(str(error), code="invalid_value"))
+    return await _api_error(request, as_api_error(error))
+
+
 async def _http_error(request: Request, error: Exception) -> Response:
     """Starlette's own: there is no such path, or it has no such method."""
     assert isinstance(error, HTTPException)
@@ -114,7 +128,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    """A fault of the server. The log has its traceback, the client does not."""
+    """A fault of the server, or of a plugin. The log says whose, the client does not hear it."""
+    log.error("a request failed: %s", brief(error))  # uvicorn adds the traceback
     return await _api_error(
         request,
         ApiError("The server failed. Its log says why.", status=500, code="internal_error"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 from core.errors import EngineDead
+from core.visible import visible
 from plugins.serve.engine.client import EngineClient
 from plugins.serve.http import build, uvicorn_settings
 from plugins.serve.listening import open_address, url
@@ -73,7 +74,7 @@ async def serve(config: Config, options: Serve.Options, listener: socket.socket,
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         if server.started:
-            print(f"{name} is served at {url(listener)}", file=sys.stderr, flush=True)
+            print(visible(f"{name} is served at {url(listener)}"), file=sys.stderr, flush=True)
         await _before(signals.first, asyncio.shield(serving))
         return await _stop(server, serving, client, signals, options.drain)
     finally:

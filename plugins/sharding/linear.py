@@ -24,10 +24,11 @@ def not_linear(module: Any) -> str | None:
 
 
 class AllReduce(Guard):
-    """Partial sums become the sum on every rank."""
+    """Partial sums become the sum on every rank, in a captured step perhaps with what follows."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return self._comm.all_reduce(super().forward(*inputs))  # type: ignore[misc]
+        part = super().forward(*inputs)  # type: ignore[misc]
+        return self._comm.sum_later(part) if self._fusing.on else self._comm.all_reduce(part)
 
 
 class ReduceScatter(Guard):

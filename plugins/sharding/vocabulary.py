@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from core.parallel import Communicator, Guard, Partition, Sharding
+from core.parallel import Communicator, CutLogits, Guard, Partition, Sharding
 from core.parallel.guards import reordered
 from plugins.sharding.linear import AllGather, not_linear
 
@@ -63,13 +63,16 @@ class Vocab(Sharding):
 
 
 class VocabHead(Sharding):
-    """Rows of the head follow the vocabulary axis; the logits are gathered and trimmed."""
+    """Rows of the head follow the vocabulary axis; the logits are gathered and trimmed.
+
+    Not those of rows whose token can be drawn from parts of the vocabulary.
+    """
 
     default_axis = "vocab"
 
     @dataclass(frozen=True)
     class Options:
-        gather: Literal["all", "rank0", "none"] = "all"  # none: the sampler works on local logits
+        gather: Literal["all", "rank0", "none"] = "all"  # none: the model itself does
 
     @property
     def dims(self) -> Mapping[str, str]:
@@ -78,7 +81,7 @@ class VocabHead(Sharding):
 
     @property
     def guard(self) -> type[Guard] | None:
-        return {"all": AllGather, "rank0": GatherToFirst}.get(self.options.gather)
+        return {"all": CutLogits, "rank0": GatherToFirst}.get(self.options.gather)
 
     def accepts(self, module: Any) -> str | None:
         return not_linear(module)

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from core import LLM, EngineDead, SamplingParams, UserError
+from core.parallel.switches import MULTICAST_OFF
 from tests.tiny import save_tiny
 
 PROMPT = list(b"The wind")
@@ -49,6 +50,84 @@ def test_a_killed_rank_is_named_within_ten_seconds_and_nothing_stays(checkpoint,
     assert not running(process.pid)
 
 
+def test_multicast_is_off_in_a_rank_before_it_imports_anything(checkpoint, monkeypatch):
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
+    with LLM(checkpoint, tensor_parallel_size=2, device="cpu") as llm:
+        (process,) = llm.engine.executor._ranks._processes.values()
+        began_with = Path(f"/proc/{process.pid}/environ").read_text().split("\0")
+    for name, value in MULTICAST_OFF.items():
+        assert f"{name}={value}" in began_with
+        assert os.environ[name] == value
+
+
+def test_multicast_is_off_under_torchrun_before_torch_is_imported():
+    script = (
+        "import os, sys; from core.run import main; assert main(['--list-plugins']) == 0; "
+        "assert 'torch' not in sys.modules; print(os.environ['NCCL_NVLS_ENABLE'], file=sys.stderr)"
+    )
+    environment = {**os.environ, "NCCL_NVLS_ENABLE": "1"}
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert said.stderr.splitlines()[-1] == "0", said.stderr
+
+
+def test_the_rank_with_the_least_memory_sets_the_pages(checkpoint, tmp_path):
+    settings = {"plugins": [written(tmp_path, LESS)], "attention": "sdpa"}
+    with LLM(checkpoint, tensor_parallel_size=2, device="cpu", **settings) as llm:
+        assert llm.engine.limits.pages == 7
+        (output,) = llm.generate(PROMPT, SamplingParams(max_tokens=5), use_tqdm=False)
+        assert output.outputs[0].token_ids
+
+
+@pytest.mark.parametrize("place", ["load", "prepare"])
+def test_a_rank_without_memory_ends_all_with_its_sentence(checkpoint, tmp_path, place):
+    settings = {"plugins": [written(tmp_path, FULL[place])]}
+    if place == "prepare":
+        settings["runner"] = "full"
+    began = time.monotonic()
+    with pytest.raises(UserError, match=r"cpu has no memory for (the weights of rank 1|the cache)"):
+        LLM(checkpoint, tensor_parallel_size=2, device="cpu", **settings)
+    assert time.monotonic() - began < 60
+
+
+def written(folder: Path, text: str) -> str:
+    plugin = folder / "memory.py"
+    head = 'RANK = "plugins.executors.rank_process" in open("/proc/self/cmdline").read()\n'
+    plugin.write_text(head + textwrap.dedent(text))
+    return str(plugin)
+
+
+LESS = """
+    from core import worker
+    if RANK:
+        worker.affordable_pages = lambda *_: 7
+"""
+FULL = {
+    "load": """
+        import torch
+        from core import worker
+        if RANK:
+            def full(*_):
+                raise torch.OutOfMemoryError("none left")
+            worker.allocate = full
+    """,
+    "prepare": """
+        import torch
+        from core.registry import runners
+        from plugins.runners.eager import Eager
+
+        @runners.register("full")
+        class Full(Eager):
+            def prepare(self, step, limits):
+                if RANK:
+                    raise torch.OutOfMemoryError("none left")
+                super().prepare(step, limits)
+    """,
+}
+
+
 def test_a_rank_that_raises_shows_its_traceback(checkpoint, device, tmp_path):
     plugin = tmp_path / "breaks.py"
     plugin.write_text(
@@ -68,9 +147,9 @@ def test_a_rank_that_raises_shows_its_traceback(checkpoint, device, tmp_path):
         )
     )
     settings = {"plugins": [str(plugin)], "sampler": "breaks", "device": device}
-    with (
-        LLM(checkpoint, tensor_parallel_size=2, **settings) as llm,
+    with (  # a step that is captured fails before there is a request
         pytest.raises(EngineDead, match=r"(?s)rank 1 failed:.*rank 1 cannot count"),
+        LLM(checkpoint, tensor_parallel_size=2, **settings) as llm,
     ):
         llm.generate(PROMPT, SamplingParams(max_tokens=20, ignore_eos=True), use_tqdm=False)
 
@@ -94,7 +173,7 @@ def test_ranks_end_with_a_killed_parent(checkpoint, tmp_path):
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from core import SamplingParams
+from core.landed import Landed
 from core.types import AttentionMetadata
 from tests.plugins.graph_engines import *  # noqa: F403
 from tests.plugins.graph_engines import TOKENS, answers, graphs, prompts, replays, worker
@@ -20,7 +21,7 @@ def test_a_step_takes_no_copy_to_or_from_the_device(engine, monkeypatch):
     for _ in range(4):
         llm.engine.step()
     monkeypatch.setattr(worker(llm).rows.staging, "send", None)
-    monkeypatch.setattr(worker(llm)._landings, "take", None)
+    monkeypatch.setattr(Landed, "of", None)
     before = llm.engine.statistics()["steps"]
     for _ in range(20):  # requests begin a page every fourth step
         llm.engine.step()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from core.landed import Landed
 from core.types import Decodes
-from core.worker.launched import Landed
 from plugins.runners.cuda_graph.mail import SLOTS, Mail
 
 

@@ -21,6 +21,7 @@ pytest.importorskip("triton")
 from plugins.kernels.triton.kernels import TritonKernels
 from plugins.kernels.triton.products.recipes import (
     MOST_TOKENS,
+    SMALL,
     Loop,
     Once,
     Recipes,
@@ -76,9 +77,11 @@ def test_random_shapes_by_rule(seed: int, device: str) -> None:
         bias=rng.random() < 0.3, normed=rng.choice((0, 1, 7, 128)), strided=rng.random() < 0.3,
         seed=seed,
     )  # fmt: skip
-    how = by_rule(Shape(case.outputs, inputs, end == "gated"), tokens)
-    assert how is not None, "a small weight"
-    case.check(how)
+    shape = Shape(case.outputs, inputs, end == "gated")
+    how = by_rule(shape, tokens)
+    assert how is not None or shape.bytes > SMALL, "a small weight"
+    if how is not None:
+        case.check(how)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 5, 16, 32, 64])

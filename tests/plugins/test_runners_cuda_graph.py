@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from core import SamplingParams
 from core.parallel.groups import ThreadCommunicator
+from plugins.runners.cuda_graph.runner import CudaGraph
 from tests.plugins.graph_engines import *  # noqa: F403
 from tests.plugins.graph_engines import DENSE, LENGTHS, TOKENS, answers, replays, worker
 
@@ -22,6 +24,22 @@ def test_greedy_tokens_are_those_of_transformers(engine, expected, monkeypatch, 
     seen = replays(llm, monkeypatch)
     assert answers(llm) == expected
     assert seen == [(len(LENGTHS), 8)] * (TOKENS - 1)
+
+
+def test_a_rehearsal_of_all_sizes_changes_no_token(engine, expected, monkeypatch):
+    rehearsed = []
+
+    @torch.inference_mode()
+    def compile(_self, graphs, prompts):
+        for of in (graphs, prompts):
+            for size in of.sizes:
+                of.rehearse(size)
+                rehearsed.append(size)
+        return 0
+
+    monkeypatch.setattr(CudaGraph, "_compile", compile)
+    assert answers(engine()) == expected
+    assert rehearsed[:5] == [1, 2, 4, 8, 11]
 
 
 def test_every_batch_fits_into_the_next_size(engine, expected, monkeypatch):

@@ -171,7 +171,7 @@ def test_logits_may_be_a_slice(ours: Any, device: str) -> None:
 def test_shards_of_the_vocabulary_draw_what_the_whole_draws(
     ours: Any, device: str, shards: int
 ) -> None:
-    from plugins.kernels.triton.draw import best, combine
+    from plugins.kernels.triton.draw import best_of_all, best_of_shard
 
     wishes = [SamplingParams(temperature=s % 3 / 2, seed=s) for s in range(18)]
     rows = make_rows(wishes, VOCAB, device=device)
@@ -185,9 +185,29 @@ def test_shards_of_the_vocabulary_draw_what_the_whole_draws(
         padded = torch.full((18, size + 8), 99.0, dtype=logits.dtype, device=device)
         padded[:, : real.shape[1]] = real
         where = rows.table.columns, rows.index, rows.positions
-        parts.append(best(padded, *where, None, False, first=first, vocab=real.shape[1]))
-    scores, tokens = (torch.stack(column) for column in zip(*parts, strict=True))
-    assert torch.equal(combine(scores, tokens, False)[1], drawn(ours, logits, rows))
+        parts.append(best_of_shard(padded, *where, None, first, real.shape[1], False))
+    tokens, scores = best_of_all(torch.stack(parts), False)
+    assert torch.equal(tokens, drawn(ours, logits, rows))
+    assert scores.isfinite().all()
+
+
+def test_what_shards_send_is_what_the_twin_sends(ours: Any, device: str) -> None:
+    from core.sampling import shards
+
+    wishes = [SamplingParams(temperature=s % 3 / 2, seed=s) for s in range(6)]
+    rows = make_rows(wishes, VOCAB, device=device)
+    logits = logits_of(6, VOCAB, torch.float32, device)
+    logits[0], logits[1, 1200], logits[2, 3] = -math.inf, math.nan, math.inf
+    half, found, twin = VOCAB // 2, [], []
+    for first, part in ((0, logits[:, :half]), (half, logits[:, half:])):
+        where = rows.table.columns, rows.index, rows.positions
+        found.append(ours.best_of_shard(part, *where, None, first, part.shape[1]))
+        twin.append(shards.best_of(part, rows.temperature, rows.keys, None, first))
+    tokens, scores = ours.best_of_all(torch.stack(found))
+    wanted, others = shards.best_of_all(torch.stack(twin))
+    assert tokens.tolist()[:3] == wanted.tolist()[:3] == [-1, -1, -1]
+    assert torch.equal(tokens, wanted)
+    assert torch.allclose(scores, others, atol=1e-4)
 
 
 def test_the_default_sampler_draws_the_same_with_these_kernels(ours: Any, device: str) -> None:

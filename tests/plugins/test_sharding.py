@@ -34,7 +34,7 @@ def strategy(name: str, axis: str | None = None, **options: Any) -> Sharding:
         ("rowwise", "q", {"reduce": "none"}, {"in": "q"}, None, ("S:q", "P")),
         ("vocab", None, {}, {"out": "vocab"}, "MaskedLookup", ("R", "R")),
         ("vocab", "words", {}, {"out": "words"}, "MaskedLookup", ("R", "R")),
-        ("vocab_head", None, {}, {"out": "vocab"}, "AllGather", ("R", "R")),
+        ("vocab_head", None, {}, {"out": "vocab"}, "CutLogits", ("R", "R")),
         (
             "vocab_head",
             None,

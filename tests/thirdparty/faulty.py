@@ -1,4 +1,4 @@
-"""A plugin that raises, or hangs, in one place of our choice, and is fine everywhere else."""
+"""A plugin with a fault in one place of our choice, which is fine everywhere else."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ PLACE = "{place}"
 
 def fail(place):
     if place == PLACE:
-        raise ValueError(f"no luck in {{place}}")
+        {fault}
 
 """
+RAISES = 'raise ValueError(f"no luck in {place}")'
 HANG = """
 def hang():
     import time
@@ -138,17 +139,17 @@ def _entry(place: str, classes: dict[str, str]) -> str:
     return ENTRY.format(**classes) + hook
 
 
-def install(site: Site, place: str) -> None:
-    """Install plait-faulty 0.7, which raises in `place` ("" for nowhere)."""
-    fail = FAIL.format(place=place)
+def install(site: Site, place: str, fault: str = RAISES) -> None:
+    """Install plait-faulty 0.7, whose `fault`, a statement, is in `place` ("" for nowhere)."""
+    fail = FAIL.format(place=place, fault=fault)
     paths = {kind: f'"plait_faulty_parts:{name}"' for kind, name in CLASSES.items()}
     site.folder.joinpath("plait_faulty.py").write_text(fail + HANG + _entry(place, paths))
     site.folder.joinpath("plait_faulty_parts.py").write_text(fail + PARTS)
     site.metadata(NAME, VERSION, {"faulty": "plait_faulty"})
 
 
-def one_file(folder: Path, place: str) -> Path:
-    """The same as a single file, which raises in `place`. -> its path."""
+def one_file(folder: Path, place: str, fault: str = RAISES) -> Path:
+    """The same as a single file. -> its path."""
     path = folder / "faulty.py"
-    path.write_text(FAIL.format(place=place) + HANG + PARTS + _entry(place, CLASSES))
+    path.write_text(FAIL.format(place=place, fault=fault) + HANG + PARTS + _entry(place, CLASSES))
     return path

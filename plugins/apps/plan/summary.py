@@ -43,14 +43,7 @@ def cache_of(config: Config, setup: Setup, dtype: torch.dtype) -> Cache:
     if page_size == "auto":  # what GPUs need: a plan does not depend on the machine that prints it
         page_size = next(iter(registry.attention.get(config.attention.use).page_sizes), 256)
     whole = _elements(on_meta(lambda: setup.architecture.model(setup.model_config)))
-    made: list[tuple[object, int]] = []  # ranks mostly have one of few configs
-    ranks = []
-    for rank in range(plan.tensor):
-        local = plan.local_config(rank)
-        known = [size for other, size in made if other == local]
-        size = known[0] if known else _elements(plan.local_model(rank))
-        made.append((local, size))
-        ranks.append(size * itemsize)
+    ranks = (_elements(plan.skeleton(rank)) * itemsize for rank in range(plan.tensor))
     return Cache(whole * itemsize, tuple(ranks), page_size)
 
 

@@ -1,7 +1,7 @@
 """Draws a token a row in one read of the logits: the best of each slice, then the best of those.
 
-A slice of the vocabulary may as well be the shard of a rank. `best` then gives its winner with its
-score, and `combine` the winner of all ranks, from two numbers a row and rank.
+A slice of the vocabulary may as well be the shard of a rank. `best_of_shard` then gives its winner
+with its score, and `best_of_all` the winner of all ranks, from two numbers a row and rank.
 """
 
 from __future__ import annotations
@@ -68,16 +68,20 @@ def _best_of_slice(
     tl.store(ids + s * slices + part, first + winner)
 
 
-@triton.jit(do_not_specialize=["count", "row_stride", "part_stride"])
+@triton.jit(
+    do_not_specialize=["count", "row_stride", "part_stride"],
+    do_not_specialize_on_alignment=range(4),
+)
 def _best_of_row(
     scores,  # [S, count] float32, any strides
     ids,  # [S, count], the same strides
     best_scores,  # [S] float32
-    best_ids,  # [S] int64
+    best_ids,  # [S] whole numbers
     count,
     row_stride,
     part_stride,
     BLOCK: tl.constexpr,
+    JUDGE: tl.constexpr,  # the id is -1 where the best score is not finite
     launch_pdl: tl.constexpr,
 ):
     """Grid (S,). Of equal scores the one with the lowest id wins."""
@@ -90,8 +94,11 @@ def _best_of_row(
     score = tl.load(scores + at, mask=part < count, other=-float("inf"))
     winner = tl.load(ids + at, mask=part < count, other=NOBODY)
     best = tl.max(score, 0)
+    chosen = tl.min(tl.where(score == best, winner, NOBODY), 0)
+    if JUDGE:
+        chosen = tl.where(tl.abs(best) < float("inf"), chosen, -1)
     tl.store(best_scores + s, best)
-    tl.store(best_ids + s, tl.min(tl.where(score == best, winner, NOBODY), 0))
+    tl.store(best_ids + s, chosen)
 
 
 _launch_slices = Launcher(_best_of_slice)
@@ -108,13 +115,14 @@ def best(
     *,
     first: int = 0,
     vocab: int | None = None,
+    into: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The score [S] float32 and the id [S] int64 of the token that each row draws.
 
     logits [S, V]: ids from `first` on, of which the first `vocab` are tokens and the others
     padding. columns, index, positions: as in `core.sampling.rows.SamplingKernels`. A score is
     logit / temperature + noise, or the logit itself where the temperature is 0; +inf where a logit
-    of the row is NaN or +inf, -inf where none is more.
+    of the row is NaN or +inf, -inf where none is more. They are written `into` tensors, if given.
     """
     rows, size = logits.shape[0], vocab or logits.shape[1]
     if logits.stride(1) != 1:
@@ -134,28 +142,56 @@ def best(
             warps=warps,
             pdl=pdl,
         )
-    return _choose(scores, ids, pdl)
+    return _choose(scores, ids, pdl, into)
 
 
-def combine(scores: Tensor, ids: Tensor, pdl: bool) -> tuple[Tensor, Tensor]:
-    """What `best` gave for each shard of a vocabulary, [shards, S] -> the same for all of it."""
-    return _choose(scores.t(), ids.t(), pdl)
+def best_of_shard(
+    logits: Tensor,
+    columns: Tensor,
+    index: Tensor,
+    positions: Tensor,
+    floor: Tensor | None,
+    first: int,
+    size: int,
+    pdl: bool,
+) -> Tensor:
+    """`best` as int32 [2, S]: the bits of scores, and ids, as ranks send them to each other."""
+    found = torch.empty((2, len(logits)), dtype=torch.int32, device=logits.device)
+    into = found[0].view(torch.float32), found[1]
+    best(logits, columns, index, positions, floor, pdl, first=first, vocab=size, into=into)
+    return found
 
 
-def _choose(scores: Tensor, ids: Tensor, pdl: bool) -> tuple[Tensor, Tensor]:
+def best_of_all(found: Tensor, pdl: bool) -> tuple[Tensor, Tensor]:
+    """What `best_of_shard` gave for each shard, [shards, 2, S] -> ids [S] int64, scores [S]."""
+    scores, ids = found.view(torch.float32)[:, 0], found[:, 1]
+    chosen = _choose(scores.t(), ids.t(), pdl, judge=True)
+    return chosen[1], chosen[0]
+
+
+def _choose(
+    scores: Tensor,
+    ids: Tensor,
+    pdl: bool,
+    into: tuple[Tensor, Tensor] | None = None,
+    judge: bool = False,
+) -> tuple[Tensor, Tensor]:
     """[S, N] scores and ids -> of each row the best score and its id."""
     rows, count = scores.shape
     assert ids.stride() == scores.stride()
-    best_scores = torch.empty(rows, dtype=torch.float32, device=scores.device)
-    best_ids = torch.empty(rows, dtype=torch.int64, device=scores.device)
+    if into is None:
+        into = (
+            torch.empty(rows, dtype=torch.float32, device=scores.device),
+            torch.empty(rows, dtype=torch.int64, device=scores.device),
+        )
     if rows:
         block = power_of_two(count)
         _launch_rows(
             (rows, 1, 1),
-            (scores, ids, best_scores, best_ids),
+            (scores, ids, *into),
             (count, *scores.stride()),
-            (block,),
+            (block, judge),
             warps=min(max(1, block // 128), 8),
             pdl=pdl,
         )
-    return best_scores, best_ids
+    return into

@@ -12,10 +12,13 @@ from torch import Tensor
 
 from core.fusing import value_of
 from core.interfaces import Kernels
+from core.parallel.groups import PartialSum
+from core.parallel.peers import PeerMemory
 from core.triton_launch import interpreted, pdl
 from core.types import KVLayer
 from plugins.kernels.triton import activation, draw, floors, inputs, norms, rotary
 from plugins.kernels.triton.products.waiting import FusedLayers, Product
+from plugins.kernels.triton.sums.launch import Sums, memory
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -30,6 +33,13 @@ class TritonKernels(Kernels):
             metadata={
                 "help": "on Hopper, in captured steps of up to 64 tokens, multiply by kernels of "
                 "this project, with norm, residual and activation in them; false: torch multiplies"
+            },
+        )
+        sums: bool = field(
+            default=True,
+            metadata={
+                "help": "with several ranks, sum small tensors by kernels of this project, which "
+                "write into other GPUs' memory; false: NCCL sums"
             },
         )
 
@@ -72,8 +82,22 @@ class TritonKernels(Kernels):
             added = self.fused.added(x, value_of(residual), weight, eps)
             if added is not None:
                 return added  # type: ignore[return-value]
+        if isinstance(x, PartialSum) and isinstance(x.comm.sums, Sums):
+            summed = self._summed(x.comm.sums, x.part, value_of(residual), weight, eps)
+            if summed is not None:
+                return summed
         x, residual = value_of(x), value_of(residual)
         return norms.add_rms_norm(x, residual, weight, eps, _pdl(x.device))
+
+    def _summed(
+        self, sums: Sums, part: Tensor, residual: Tensor, weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor] | None:
+        carry = self.options.products and self.fused.carries(part)
+        found = sums.added(part, residual, weight, eps, carry)
+        if found is None:
+            return None
+        out, total, squares = found
+        return (self.fused.carried(out, squares, eps) if carry else out), total  # type: ignore
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         if isinstance(gate_up, Product):
@@ -96,6 +120,14 @@ class TritonKernels(Kernels):
     ) -> tuple[Tensor, Tensor]:
         return rotary.rope_store(q, k, v, norms, rope, positions, cache, slots, _pdl(q.device))
 
+    # core.parallel.peers.PeerKernels
+
+    def peer_bytes(self, ranks: int) -> int:
+        return memory(ranks) if self.options.sums else 0
+
+    def peer_sums(self, peers: PeerMemory) -> Sums:
+        return Sums(peers, _pdl(peers.device))
+
     # core.sampling.kernels.SamplingKernels
 
     def draw(
@@ -107,6 +139,25 @@ class TritonKernels(Kernels):
         floor: Tensor | None,
     ) -> Tensor:
         return draw.best(logits, columns, index, positions, floor, _pdl(logits.device))[1]
+
+    # core.sampling.shards.ShardKernels
+
+    def best_of_shard(
+        self,
+        logits: Tensor,
+        columns: Tensor,
+        index: Tensor,
+        positions: Tensor,
+        floor: Tensor | None,
+        first: int,
+        size: int,
+    ) -> Tensor:
+        return draw.best_of_shard(
+            logits, columns, index, positions, floor, first, size, _pdl(logits.device)
+        )
+
+    def best_of_all(self, found: Tensor) -> tuple[Tensor, Tensor]:
+        return draw.best_of_all(found, _pdl(found.device))
 
     def floors(self, logits: Tensor, columns: Tensor, index: Tensor) -> Tensor:
         return floors.floors(logits, columns, index, _pdl(logits.device))

@@ -19,7 +19,7 @@ class BySize(ABC, Generic[G]):
     """One graph for each of `sizes`, ascending, captured when it is first asked for."""
 
     def __init__(self, step: Step, sizes: Sequence[int], capturing: Capturing) -> None:
-        self.step, self.sizes, self._capturing = step, list(sizes), capturing
+        self.step, self.sizes, self.capturing = step, list(sizes), capturing
         self._ends: Any = ends
         if capturing.device.type == "cuda":
             from plugins.runners.cuda_graph import kernels
@@ -34,7 +34,7 @@ class BySize(ABC, Generic[G]):
         """The graph of a size."""
         if size not in self._graphs:
             self.capture(size)
-            self._capturing.tidy()
+            self.capturing.tidy()
         return self._graphs[size]
 
     def capture(self, size: int) -> None:
@@ -46,11 +46,16 @@ class BySize(ABC, Generic[G]):
     def _captured(self, size: int) -> G:
         """A new graph. What it runs meanwhile is nothing but padding."""
 
+    @abstractmethod
+    def rehearse(self, size: int) -> None:
+        """Run the model as a capture of this size would, for the kernels that it takes. Nothing
+        is read or kept: launches may be left out, and results be nonsense."""
+
     def capture_all(self) -> None:
         """The largest first: the others find their memory in what it has freed."""
         for size in reversed(self.sizes):
             self.capture(size)
-        self._capturing.tidy()
+        self.capturing.tidy()
 
     def close(self) -> None:
         """Drop all graphs, and with the last of them the memory that they share."""

@@ -93,7 +93,7 @@ class Graphs(BySize[Graph]):
             begin()
             return rest()
 
-        capture = self._capturing.capture
+        capture = self.capturing.capture
         parts = [capture(begin), capture(rest)] if static.private else [capture(whole)]
         again = None
         if self._truncates:
@@ -103,6 +103,17 @@ class Graphs(BySize[Graph]):
         static.mail.rest(size)  # the captured work has run once
         return Graph(static, parts, self._samples, again)
 
+    def rehearse(self, size: int) -> None:
+        static = StaticBatch(self._buffers, size)  # its tensors hold zeros as yet
+        static.meta.slots.fill_(-1)
+        static.plan(self.step.backends)
+        logits = self.step.logits(self.step.forward(static.batch), static.batch).zero_()
+        if self._samples:
+            self.step.sample(logits, static.batch)
+        if self._truncates:
+            rows = static.rows.with_truncation()
+            self.step.sample(logits, replace(static.batch, rows=rows))
+
     def _sample(self, static: StaticBatch, rows: CapturedRows, logits: Tensor | None) -> None:
         assert logits is not None
         self.step.sample(logits, replace(static.batch, rows=rows))
@@ -110,7 +121,7 @@ class Graphs(BySize[Graph]):
 
     def measure(self) -> tuple[int, int]:
         """Capture some. -> bytes of the first, and of each one after it."""
-        return measured(self.sizes, self.capture, self._capturing.used)
+        return measured(self.sizes, self.capture, self.capturing.used)
 
     def thin_out(self, count: int) -> None:
         """Do with so many sizes."""

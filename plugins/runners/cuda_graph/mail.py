@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from core.worker.launched import Landed
+from core.landed import Landed
 
 if TYPE_CHECKING:
     from core.types import Decodes, Ints

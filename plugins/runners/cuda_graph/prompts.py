@@ -68,26 +68,32 @@ class PromptGraphs(BySize[tuple[Batch, "Captured"]]):
                 return size if size <= max(WIDEST * tokens, self.sizes[0]) else None
         return None
 
-    def _captured(self, size: int) -> tuple[Batch, Captured]:
+    def _static(self, size: int) -> Batch:
+        """A step of a size, of nothing but padding."""
         room = most_requests(size, self.limits)
-        static = _part(self._shared, size, room, self.limits.max_length)
         self._shared.attention.slots.fill_(-1)
         self._shared.attention.context_len.zero_()
         self._shared.attention.query_start.zero_()
+        return _part(self._shared, size, room, self.limits.max_length)
+
+    def _layers(self, static: Batch) -> Tensor:
+        static.attention.private = None
+        self.step.plan(static)
+        return value_of(self.step.forward(static))
+
+    def rehearse(self, size: int) -> None:
+        self._layers(self._static(size))
+
+    def _captured(self, size: int) -> tuple[Batch, Captured]:
+        static = self._static(size)
         self._ends.place(static, static)  # compiles it
-
-        def layers() -> Tensor:
-            static.attention.private = None
-            self.step.plan(static)
-            return value_of(self.step.forward(static))
-
-        captured = self._capturing.capture(layers)
+        captured = self.capturing.capture(lambda: self._layers(static))
         captured.let_go()
         return static, captured
 
     def measure(self) -> int:
         """Capture some. -> bytes that all take."""
-        first, each = measured(self.sizes, self.capture, self._capturing.used)
+        first, each = measured(self.sizes, self.capture, self.capturing.used)
         return first + each * (len(self.sizes) - 1)
 
 

@@ -13,6 +13,7 @@ from core.errors import UserError
 from core.importing import installed
 from core.interfaces import Runner, Sampled
 from core.settings.ranges import parse_bytes
+from plugins.runners.cuda_graph.ahead import compile_ahead
 from plugins.runners.cuda_graph.capture import capturing_on
 from plugins.runners.cuda_graph.graphs import Graphs
 from plugins.runners.cuda_graph.prompts import PromptGraphs
@@ -92,6 +93,7 @@ class CudaGraph(Runner):
             log.info("runner cuda_graph: %s; every step runs eagerly", self._obstacle)
             return
         began = time.monotonic()
+        self._compile(graphs, prompts)
         if self.options.memory is not None:
             prompts = self._keep_within(self.options.memory, graphs, prompts)
         at_start = self.options.capture == "start"
@@ -112,9 +114,10 @@ class CudaGraph(Runner):
         graphs, prompts = self._begin(step, limits)
         if graphs is None:
             return 0
+        lasting = self._compile(graphs, prompts)
         with_prompts = prompts.measure() if prompts is not None else 0
         first, each = graphs.measure()
-        needed = with_prompts + first + each * (len(graphs.sizes) - 1)
+        needed = lasting + with_prompts + first + each * (len(graphs.sizes) - 1)
         return (
             needed if self.options.memory is None else min(needed, parse_bytes(self.options.memory))
         )
@@ -142,6 +145,14 @@ class CudaGraph(Runner):
         if tokens > 0 and able and all(able):
             prompts = PromptGraphs(step, limits, tokens, capturing)
         return Graphs(step, limits, sizes, capturing), prompts
+
+    def _compile(self, graphs: Graphs, prompts: PromptGraphs | None) -> int:
+        """Compile for all sizes, if all are to be captured. -> bytes that it leaves in use."""
+        if not installed("triton") or self.options.capture != "start":
+            return 0
+        before = graphs.capturing.used()
+        compile_ahead(graphs.step, [graphs] if prompts is None else [graphs, prompts])
+        return max(graphs.capturing.used() - before, 0)
 
     def _keep_within(
         self, memory: str, graphs: Graphs, prompts: PromptGraphs | None

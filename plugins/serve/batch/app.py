@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from core.errors import EngineDead, UserError
 from core.interfaces import App
 from core.progress import progress_bar
+from core.visible import visible
 
 if TYPE_CHECKING:
     from core.config import Config
@@ -142,4 +143,4 @@ class Batch(App):
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(visible(text), file=sys.stderr, flush=True)

@@ -12,12 +12,16 @@ from core.checkpoint import open_checkpoint
 from core.errors import EngineDead, UserError
 from core.interfaces import Dialect
 from core.setup import open_tokenizer
+from plugins.serve.endpoints.bodies import read_json
 from plugins.serve.engine.submission import Busy, Refused
 from plugins.serve.protocol.errors import ApiError
+from plugins.serve.protocol.reading import Fields, read
 from plugins.serve.protocol.sampling import own_defaults, refused
 from plugins.serve.text.prompts import PromptReader
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from core.config import Config
     from plugins.serve.engine.client import EngineClient, EngineInfo
     from plugins.serve.metrics import Meter
@@ -50,6 +54,10 @@ class Serving:
     def info(self) -> EngineInfo:
         """What the engine said of itself."""
         return self.client.info
+
+    async def read(self, request: Request, kind: type[Fields]) -> Fields:
+        """The JSON body of a request as a struct. ApiError names every field that is wrong."""
+        return read(await read_json(request), kind)
 
     def check_model(self, name: str | None) -> None:
         """ApiError for a model that is not served; None is the one that is."""

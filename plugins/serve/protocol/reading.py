@@ -26,7 +26,7 @@ class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
     refused: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
 
 
-Body = TypeVar("Body", bound=RequestBody)
+Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 
 def parse(data: bytes) -> dict[str, Any]:
@@ -48,13 +48,13 @@ def parse(data: bytes) -> dict[str, Any]:
     return found
 
 
-def read(raw: Mapping[str, Any], kind: type[Body]) -> Body:
+def read(raw: Mapping[str, Any], kind: type[Fields]) -> Fields:
     """The struct of a request. ApiError with every field that is unknown, missing or wrong."""
     types = _types(kind)
     values: dict[str, Any] = {}
     mistakes: list[tuple[str, str]] = []
     for name, value in raw.items():
-        if value is None and (name in types or name in kind.refused):
+        if value is None and (name in types or name in _refused(kind)):
             continue
         if name in types:
             try:
@@ -77,25 +77,30 @@ def read(raw: Mapping[str, Any], kind: type[Body]) -> Body:
     return kind(**values)
 
 
-def _refusal(kind: type[RequestBody], name: str, value: Any) -> str | None:
-    if name not in kind.refused:
+def _refused(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, tuple[Any, ...]]]:
+    return kind.refused if issubclass(kind, RequestBody) else {}
+
+
+def _refusal(kind: type[msgspec.Struct], name: str, value: Any) -> str | None:
+    refused = _refused(kind)
+    if name not in refused:
         near = difflib.get_close_matches(name, _types(kind), n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         return f"{name[:100]} is not a field of this request.{hint}"
-    sentence, harmless = kind.refused[name]
+    sentence, harmless = refused[name]
     if any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in harmless):
         return None
     return f"{name} is not supported. {sentence}".rstrip()
 
 
 @cache
-def _types(kind: type[RequestBody]) -> dict[str, Any]:
+def _types(kind: type[msgspec.Struct]) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     return {field: hints[field] for field in kind.__struct_fields__}
 
 
 @cache
-def _required(kind: type[RequestBody]) -> tuple[str, ...]:
+def _required(kind: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(field.name for field in msgspec.structs.fields(kind) if field.required)
 
 

@@ -65,17 +65,17 @@ class PromptReader:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
-        tools: Sequence[Any] | None,
-        add_generation_prompt: bool | None,
-        continue_final_message: bool,
-        variables: Mapping[str, Any],
+        tools: Sequence[Any] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
         begun: str = "",
     ) -> ChatPrompt:
         """The prompt of a chat through the model's template; `begun` is how the answer begins.
 
         ApiError for what the template does not accept.
         """
-        tokenizer = self.tokenizer
+        tokenizer, variables = self.tokenizer, variables or {}
         size = sum(_size(message) for message in messages) + sum(map(_size, tools or ()))
         for name in ("chat_template", "tools", "add_generation_prompt", "continue_final_message"):
             if name in variables:

@@ -12,8 +12,9 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from toys import Config, checkpoint, reference, toy_plan
 
-from core.parallel import Communicator, Solo, ThreadGroup, connect
+from core.parallel import Communicator, RankLost, Solo, ThreadGroup, connect
 from core.parallel.groups import ordered_sum, rows_of
+from core.parallel.process_groups import finish
 from core.parallel.verify import build_rank
 
 
@@ -21,7 +22,8 @@ def exercise(comm: Communicator, device: str = "cpu") -> dict[str, Any]:
     """What every kind of group must be able to do, on one rank."""
     generator = torch.Generator().manual_seed(comm.rank)
     x = torch.randn(40, 6, generator=generator).to(device)
-    sums = {t: comm.all_reduce(x.to(t)) for t in (torch.float32, torch.float64, torch.bfloat16)}
+    dtypes = (torch.float32, torch.float64, torch.bfloat16)
+    sums = {t: comm.all_reduce(x.to(t, copy=True)) for t in dtypes}
     return {
         "shards": comm.gather_all(x),
         "sums": sums,
@@ -140,7 +142,7 @@ def one_gpu(rank: int, size: int, store: str, out: str) -> None:
     result = exercise(comm, device)
     x = torch.full((3, 4), float(rank + 1), device=device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         total = comm.all_reduce(x * 1)
         both = comm.all_gather(x)
     x.fill_(float(rank + 2))
@@ -148,6 +150,11 @@ def one_gpu(rank: int, size: int, store: str, out: str) -> None:
     torch.cuda.synchronize()
     result["replayed"] = total[0, 0].item(), both[0].tolist()
     del graph
+    pytest.importorskip("triton")
+    from plugins.kernels.triton.kernels import TritonKernels
+
+    comm.use(TritonKernels(TritonKernels.Options()))
+    result["by kernels"] = comm.sums is not None, exercise(comm, device)
     comm.close()
     torch.save(_on_host(result), f"{out}/{rank}.pt")
 
@@ -157,7 +164,7 @@ def _on_host(value: Any) -> Any:
         return value.cpu()
     if isinstance(value, dict):
         return {key: _on_host(inner) for key, inner in value.items()}
-    return [_on_host(inner) for inner in value] if isinstance(value, list) else value
+    return [_on_host(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def test_two_gpus(device: str, tmp_path: Path) -> None:
@@ -167,4 +174,14 @@ def test_two_gpus(device: str, tmp_path: Path) -> None:
     found = [torch.load(tmp_path / f"{r}.pt", weights_only=False) for r in range(2)]
     check(found, ordered=False)
     for result in found:
-        assert tuple(result["replayed"]) == (5.0, [2.0] * 4 + [3.0] * 4)
+        assert result["replayed"] == [5.0, [2.0] * 4 + [3.0] * 4]
+        assert result["by kernels"][0], (
+            "GPUs do not write into each other's memory: see the warning"
+        )
+    check([result["by kernels"][1] for result in found], ordered=False)
+
+
+def test_a_collective_may_be_over_when_its_call_returns_or_fail_in_it() -> None:
+    finish(lambda *given: None, 1, 2)  # as NCCL's on the current stream
+    with pytest.raises(RankLost, match="a collective failed: no answer"):
+        finish(lambda: (_ for _ in ()).throw(RuntimeError("[rank 1] no answer\nat")))

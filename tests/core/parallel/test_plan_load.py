@@ -13,6 +13,7 @@ from core.parallel import (
     Copy,
     DictSource,
     Fill,
+    ParallelPlan,
     allocate,
     guard,
     load,
@@ -191,3 +192,19 @@ def test_one_rank_has_no_guards() -> None:
                "torch.nn.modules.sparse", "torch.nn.modules.container")
                for module in model.modules())  # fmt: skip
     assert toy().model is type(model)
+
+
+@pytest.mark.parametrize(("ranks", "models"), [(1, 1), (2, 2), (8, 2)])
+def test_one_model_is_built_to_look_at_for_equal_ranks_and_the_whole(ranks, models) -> None:
+    made: list[nn.Module] = []
+
+    def model(config: Config) -> nn.Module:
+        made.append(toy().model(config))
+        return made[-1]
+
+    plan = ParallelPlan.build(toy(model=model), Config(num_key_value_heads=8, vocab_size=104,
+                              intermediate_size=64), ranks, replicate_limit=1.0)  # fmt: skip
+    assert len({id(plan.skeleton(rank)) for rank in range(ranks)}) == 1
+    assert len(made) == models
+    assert plan.local_model(0) is not plan.local_model(0)
+    assert plan.skeleton(0) is not made[-1]

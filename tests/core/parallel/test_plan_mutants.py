@@ -17,6 +17,7 @@ from core.errors import UserError
 from core.parallel import DictSource, ParallelPlan, checks, compiler, index, rules, verify_plan
 from core.parallel import axes as axes_module
 from core.parallel.formats import fp8_block
+from core.parallel.logits import CutLogits
 from plugins.sharding import linear, partitions, vocabulary
 
 
@@ -92,7 +93,7 @@ BUGS: list[tuple[Any, str, str, str]] = [
     (linear.AllReduce, "forward", "self._comm.all_reduce", ""),
     (vocabulary.MaskedLookup, "forward", "torch.where(mine.unsqueeze(-1), rows, 0)", "rows"),
     (vocabulary.MaskedLookup, "forward", "ids < self._last", "ids <= self._last"),
-    (linear.AllGather, "forward", "reordered(", "(lambda x, order: x)("),
+    (CutLogits, "whole", "reordered(", "(lambda x, order: x)("),
     (partitions.Gqa, "_shared", "kv.append(((head, head + 1),))", "kv.append(((0, 1),))"),
     (partitions.Gqa, "_shared", "head * group + start, head * group + stop", "start, stop"),
     (partitions.Vocab, "cut", "min(rank * chunk, size)", "rank * size // ranks"),

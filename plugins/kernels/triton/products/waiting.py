@@ -12,7 +12,7 @@ from core.fusing import Waiting, value_of
 from core.triton_launch import interpreted, pdl
 from plugins.kernels.triton.products.carried import Carried
 from plugins.kernels.triton.products.launch import Products, Work
-from plugins.kernels.triton.products.recipes import MOST_TOKENS, Loop, Once, Recipes, Rows
+from plugins.kernels.triton.products.recipes import MOST_TOKENS, Loop, Once, Recipes, Rows, Shape
 
 
 class Product(Waiting):
@@ -75,6 +75,21 @@ class FusedLayers:
         launches = self._launches(residual)
         total, x, squares = launches.carry(work, how)
         return Carried(x, squares, eps, launches.normed), total
+
+    def carries(self, x: Tensor) -> bool:
+        """Whether products are likely to take in a norm of x [T, N] that is carried: a square one
+        stands for all."""
+        tokens, size = x.shape
+        return (
+            0 < tokens <= MOST_TOKENS
+            and x.dtype != torch.float16
+            and _served(x.device, x.dtype)
+            and self.recipes.of(Shape(size, size), tokens) is not None
+        )
+
+    def carried(self, x: Tensor, squares: Tensor, eps: float) -> Carried:
+        """The norm of which a kernel has made x * weight [T, N] and sums of squares [T, parts]."""
+        return Carried(x, squares, eps, self._launches(x).normed)
 
     def _work(
         self, x: Tensor | Carried, weight: Tensor, bias: Tensor | None, **more: object
