@@ -108,7 +108,6 @@ CHOSEN_BY = {
     "sources": "`model.weights`",
     "sharding": "a model's parallel plan, or `parallel.plan`",
     "partitions": "an axis of a model",
-    "quantization": "the checkpoint's `quantization_config`",
 }
 """The registries that no section of a configuration chooses from."""
 
