@@ -21,3 +21,7 @@ STACK = 512 * 1024
 so that nesting which would overflow a stack is found where that ends nothing else."""
 
 MEMORY = 2**30  # bytes of address space in which a form is tried out
+
+KEPT = 20.0
+"""Seconds that it may have taken together to read the forms that are kept. The largest that are
+accepted have 40 MB and take half a second, so this is some 1.6 GB of them."""
