@@ -36,12 +36,14 @@ class Form:
         from llguidance.gbnf_to_lark import any_to_lark
 
         if self.kind == "json":
-            spaces = {
-                "whitespace_flexible": bool(self.spaces),
-                "whitespace_pattern": self.spaces or None,
-            }
             try:
-                return LLMatcher.grammar_from_json_schema(self.text, overrides=spaces)
+                return LLMatcher.grammar_from_json_schema(
+                    self.text,
+                    overrides={
+                        "whitespace_flexible": bool(self.spaces),
+                        "whitespace_pattern": self.spaces or None,
+                    },
+                )
             except ValueError as error:
                 raise UserError(f"the schema cannot be read: {error}.") from error
         if self.kind == "regex":
