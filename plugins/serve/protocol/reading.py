@@ -69,13 +69,9 @@ def read(raw: Mapping[str, Any], kind: type[Fields]) -> Fields:
     values: dict[str, Any] = {}
     mistakes: list[tuple[str, str]] = []
     for name, value in raw.items():
-<<<<<<< HEAD
-        if value is None and (name in types or name in _refused(kind)):
-=======
         if len(mistakes) > MOST_MISTAKES:
             break
-        if value is None and (name in types or name in kind.refused):
->>>>>>> w6speed
+        if value is None and (name in types or name in _refused(kind)):
             continue
         if name in types:
             try:
@@ -101,7 +97,6 @@ def read(raw: Mapping[str, Any], kind: type[Fields]) -> Fields:
     return kind(**values)
 
 
-<<<<<<< HEAD
 def _refused(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, tuple[Any, ...]]]:
     return kind.refused if issubclass(kind, RequestBody) else {}
 
@@ -109,19 +104,11 @@ def _refused(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, tuple[Any, .
 def _refusal(kind: type[msgspec.Struct], name: str, value: Any) -> str | None:
     refused = _refused(kind)
     if name not in refused:
-        near = difflib.get_close_matches(name, _types(kind), n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        return f"{name[:100]} is not a field of this request.{hint}"
-    sentence, harmless = refused[name]
-=======
-def _refusal(kind: type[RequestBody], name: str, value: Any) -> str | None:
-    if name not in kind.refused:
         name = name[:100]
         near = difflib.get_close_matches(name, _types(kind), n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         return f"{name} is not a field of this request.{hint}"
-    sentence, harmless = kind.refused[name]
->>>>>>> w6speed
+    sentence, harmless = refused[name]
     if any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in harmless):
         return None
     return f"{name} is not supported. {sentence}".rstrip()

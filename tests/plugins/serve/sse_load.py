@@ -56,12 +56,8 @@ class Stream(asyncio.Protocol):
 
 def post(path: str, tokens: int) -> bytes:
     fields = CHAT if "chat" in path else {"prompt": "Hello"}
-<<<<<<< HEAD
-    body = json.dumps({**fields, "stream": True, "max_tokens": tokens}).encode()
-=======
     options = {"stream": True, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
     body = json.dumps({**fields, **options}).encode()
->>>>>>> w6speed
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 

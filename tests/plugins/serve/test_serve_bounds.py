@@ -171,17 +171,11 @@ def test_a_client_that_goes_while_the_engine_waits(fake: Running) -> None:
 def test_a_client_that_takes_nothing_is_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-<<<<<<< HEAD
-    # so that the kernel does not do it
-    monkeypatch.setattr(connections, "_notice_the_gone", lambda transport, seconds: None)
-=======
-    def small_buffer(transport: Any) -> None:  # and the kernel does not notice
+    def small_buffer(transport: Any, seconds: float) -> None:  # and the kernel does not notice
         taken = transport.get_extra_info("socket")
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
-    monkeypatch.setattr(connections, "GONE_SECONDS", 0.3)
     monkeypatch.setattr(connections, "_notice_the_gone", small_buffer)
->>>>>>> w6speed
     engine = FakeEngine(lambda ids, params, index: [70] * 250, vocab_size=100_000)
     with (
         serving(engine, folder, client_timeout=0.5) as running,
