@@ -135,7 +135,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A fault of the server, or of a plugin. The log says whose, the client does not hear it."""
     log.error("a request failed: %s", brief(error))  # uvicorn adds the traceback
-    return await _api_error(
-        request,
-        ApiError("The server failed. Its log says why.", status=500, code="internal_error"),
+    error = ApiError(
+        "The server failed. Its log says why.",
+        status=500,
+        code="internal_error",
+        headers={"Connection": "close"},  # which uvicorn does, and clients are to know
     )
+    return await _api_error(request, error)

@@ -165,7 +165,7 @@ def test_memory_does_not_grow_with_every_new_number_of_rows():
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     if not told:
         pytest.skip("this machine's torch packs no such weights")
-    assert int(told) < 60 * 2**20  # it is 200 MB where nothing bounds it
+    assert int(told) < 110 * 2**20  # 20 to 65 MB; it is 200 where nothing bounds it
 
 
 def test_packing_can_be_switched_off():

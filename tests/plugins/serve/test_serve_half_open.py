@@ -19,7 +19,7 @@ MANY = 100
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-"
 HALF = post("/v1/completions", b'{"prompt": "' + b"x" * (MAX_BODY - 20))[:-1]
 ASKED = {"prompt": "Once", "max_tokens": 6, "temperature": 0, "ignore_eos": True}
-LARGE = ASKED | {"max_tokens": 250, "n": 40, "logprobs": 5, "stream": True, "temperature": 1}
+LARGE = ASKED | {"max_tokens": 250, "n": 40, "logprobs": 20, "stream": True, "temperature": 1}
 """Megabytes of events, more than the system holds between a server and a client."""
 
 

@@ -125,6 +125,7 @@ def test_a_fault_of_a_route_is_told_in_the_log_with_whose_it_is(
 ) -> None:
     answer = faulty.post("/broken", {})
     assert answer.status_code == 500
+    assert answer.headers["connection"] == "close"
     assert "of the plugin" not in answer.text
     file = tmp_path / "faulty.py"
     (told,) = [
