@@ -11,6 +11,7 @@ import socket
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from plugins.serve.error_answers import answer
 from plugins.serve.protocol.errors import ApiError
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class HostCheck:
         if scope["type"] == "http":
             for name, value in scope["headers"]:
                 if name == b"host" and not self._known(value.decode("latin-1")):
-                    await _refuse(value.decode("latin-1"), send)
+                    refused = answer(_refusal(value.decode("latin-1")))
+                    await refused(scope, receive, send)
                     return
         await self._app(scope, receive, send)
 
@@ -60,20 +62,13 @@ class HostCheck:
         return True  # no page can choose what an address stands for
 
 
-async def _refuse(given: str, send: Send) -> None:
-    error = ApiError(
+def _refusal(given: str) -> ApiError:
+    return ApiError(
         f"This server does not answer to the name {given[:200]!r}. Ask it by its address, or add "
         "the name to run.hosts if it is the server's own.",
         status=403,
         code="host_not_allowed",
     )
-    body = error.body()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _is_loopback(host: str) -> bool:

@@ -29,6 +29,7 @@ from plugins.serve.endpoints import (
 from plugins.serve.endpoints.bodies import Room
 from plugins.serve.endpoints.serving import Serving, as_api_error
 from plugins.serve.engine.submission import Busy, Refused
+from plugins.serve.error_answers import answer
 from plugins.serve.hosts import HostCheck, names_of
 from plugins.serve.keys import KeyCheck, key_from
 from plugins.serve.metrics import Meter
@@ -103,7 +104,7 @@ def uvicorn_settings(options: Serve.Options) -> dict[str, Any]:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return Response(error.body(), error.status, error.headers, "application/json")
+    return answer(error)
 
 
 async def _let_through(request: Request, error: Exception) -> Response:
