@@ -6,7 +6,10 @@ import sys
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run what the command line asks for; see core/command_line.py. -> exit status"""
+    """Run what the command line asks for.
+
+    -> exit status: the app's, 2 after a user's mistake, 1 after a fault, 130 after Ctrl-C.
+    """
     try:
         # here, because half of the time until something happens goes into imports
         from core.command_line import run
