@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from core.errors import UserError
 from core.parallel import Quantization, formats_of
 from core.registry import registries
+from core.visible import visible
 
 if TYPE_CHECKING:
     from core.checkpoint import Checkpoint
@@ -27,7 +28,7 @@ def quantization_of(config: Config, checkpoint: Checkpoint) -> Quantization | No
     options = config.quantization.options
     stored = checkpoint.config.get("quantization_config")
     if stored:
-        method = stored.get("quant_method", "no quant_method")
+        method = visible(str(stored.get("quant_method", "no quant_method")), keep="")
         if not chosen.matches(stored):
             raise UserError(
                 f"quantization is {use}, and {checkpoint.path} is stored in another format already "

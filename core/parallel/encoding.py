@@ -43,6 +43,7 @@ class _Weight:
     purpose: str
     format: Format
     rows: int  # that are encoded at a time
+    tied: str | None  # the parameter that it is, where nothing is quantized
 
 
 class EncodedSource(Source):
@@ -61,6 +62,13 @@ class EncodedSource(Source):
         self._kept: dict[tuple[str, str, int], Tensor] = {}
         self._last: tuple[tuple[str, int], Mapping[str, Tensor]] | None = None
         index, expected = source.index(), plan.expected_index("F32")
+        for name, weight in self._weights.items():
+            if weight.tied is not None and name not in index:
+                module = name.removesuffix(".weight")
+                raise UserError(
+                    f"{module} cannot be quantized: the config ties it to {weight.tied}, which "
+                    f"stays as it is. Let the format leave {module} as it is, too."
+                )
         wanted = {name: Wanted(w.shape, w.purpose, None) for name, w in self._weights.items()}
         raise_problems(check_index(wanted, {}, index, None))
         self._index = {name: found for name, found in index.items() if name not in wanted}
@@ -160,7 +168,8 @@ def _read(plan: ParallelPlan) -> tuple[dict[str, _Weight], dict[str, _Encoded]]:
         for name, shape, purpose in tensors(dense, "weight"):
             rows = _rows(rule, shape)
             name = original(name, plan.demand.rename)
-            weights[name] = _Weight(shape, purpose, rule.format, rows)
+            tied = plan.built.untied.get(rule.param("weight"))
+            weights[name] = _Weight(shape, purpose, rule.format, rows, tied)
         for role, dims in roles.items():
             kept = tuple((dim, divisor) for dim, divisor in dims if dim != PART)
             for name, _, _ in tensors(rule, role):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.errors import UserError
 from core.parallel.problems import listed
+from core.visible import visible
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -181,6 +182,7 @@ def formats_of(config: Mapping[str, Any]) -> Quantization | None:
     method = (
         stored.get("quant_method", "no quant_method") if isinstance(stored, Mapping) else stored
     )
+    method = visible(str(method), keep="")
     if len(found) == 1:
         made: Quantization = registry.quantization.get(found[0])(stored)
         return made

@@ -7,11 +7,12 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from core.errors import UserError
-from core.registry import registries
+from core.registry import Registry, registries
 from core.settings.files import read_words
 from core.settings.report import Report
 from core.settings.sections import fill, settable
@@ -56,8 +57,23 @@ def choose(kind: Kind, word: str) -> str:
     _tell(report)
     said = [f"{key}-{flow(node.plain())}" for key, node in given.children.items()]
     label = re.sub(r"[^\w.]+", "-", "-".join([name, *said])).strip("-")
+    label = _free(registry, label, component, options)
     registry.register(label, _with_defaults(component, options), summary=f"{name}, as asked for")
     return label
+
+
+def _free(registry: Registry[Any], label: str, component: type[Any], options: Any) -> str:
+    """`label`, or one like it if that is what other options, or another component, are called."""
+    wanted = dataclasses.asdict(options)
+    taken = {entry.name: entry.target for entry in registry.entries()}
+    for free in chain([label], (f"{label}-{number}" for number in count(2))):
+        known: Any = taken.get(free)
+        if known is None:
+            return free
+        ours = isinstance(known, type) and known.__bases__ == (component,)
+        if ours and dataclasses.asdict(known.Options()) == wanted:
+            return free
+    raise AssertionError("there is always one more number")
 
 
 def _read(kind: Kind, word: str) -> tuple[str, Node]:
@@ -80,7 +96,7 @@ def _read(kind: Kind, word: str) -> tuple[str, Node]:
 def _tell(report: Report) -> None:
     """UserError with what was reported, in the words of the kit's command line."""
     if report.lines:
-        lines = (line.removeprefix("command line: ") for line in report.lines)
+        lines = (re.sub(r"^command line(:\d+)?: ", "", line) for line in report.lines)
         raise UserError("\n".join(f"--{line}" for line in lines))
 
 

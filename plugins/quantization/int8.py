@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from core.errors import UserError
 from core.parallel import Format, Quantization
 from core.parallel.formats import DENSE
+from core.visible import visible
 
 INT8 = Format("int8", {**DENSE.roles, "weight_scale": (("out", 1),)})
 LARGEST = 127  # -128 would make the range lopsided
@@ -60,9 +61,8 @@ class Int8(Quantization):
         unknown = set(config) - {"quant_method", "modules_to_not_convert"}
         kept = config.get("modules_to_not_convert", self.Options().modules_to_not_convert)
         if unknown:
-            raise UserError(
-                f"quantization_config: {', '.join(sorted(unknown))} is not implemented for int8."
-            )
+            names = ", ".join(visible(name, keep="") for name in sorted(unknown))
+            raise UserError(f"quantization_config: {names} is not implemented for int8.")
         if not isinstance(kept, list) or not all(isinstance(name, str) for name in kept):
             raise UserError(
                 "quantization_config: modules_to_not_convert must be a list of names, not "

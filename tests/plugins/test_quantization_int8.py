@@ -84,6 +84,20 @@ def test_layers_that_are_named_stay_as_they_are(folder: Path) -> None:
             assert torch.equal(weights[name], stored[name])
 
 
+def test_a_layer_that_is_an_embedding_as_well_is_told(folder: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        Ranks(folder, quantization={"use": "int8", "modules_to_not_convert": []})
+    assert str(caught.value) == (
+        "lm_head cannot be quantized: the config ties it to model.embed_tokens.weight, which stays "
+        "as it is. Let the format leave lm_head as it is, too."
+    )
+    assert Ranks(
+        folder,
+        quantization={"use": "int8", "modules_to_not_convert": []},
+        load_format="dummy",
+    ).logits([[1, 2]])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_an_engine_runs_with_it(folder: Path, dtype: str) -> None:
     settings = {"device": "cpu", "cache": {"pages": 16, "page_size": 16}, "dtype": dtype}

@@ -53,6 +53,11 @@ def needy():
         ),
         (
             "scheduler",
+            "{use: needy, short: 1, short: 2}",
+            "--scheduler.short: is set twice, first on line 1. Keep one.",
+        ),
+        (
+            "scheduler",
             "{use: needy, short: x}",
             "--scheduler.short: must be a whole number, not 'x'.",
         ),
@@ -113,6 +118,20 @@ def test_the_same_word_twice_is_one_component() -> None:
     names = {choose(OPTIONS["scheduler"], "{use: needy, short: 7}") for _ in range(2)}
     (name,) = names
     assert issubclass(registries.schedulers.get(name), Needy)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("{use: needy, short: 1, names: [a b]}", "{use: needy, short: 1, names: [a, b]}"),
+     ("{use: needy, short: 1, names: [+]}", "{use: needy, short: 1, names: [-]}"),
+     ("{use: needy, short: 1, names: ['1']}", "{use: needy, short: 1, names: [1, '']}")],
+)  # fmt: skip
+def test_words_that_read_alike_are_components_of_their_own(words: tuple[str, str]) -> None:
+    """Else what is tested would be one of them, twice."""
+    names = [choose(OPTIONS["scheduler"], word) for word in (*words, *words)]
+    assert names[:2] == names[2:]
+    first, second = (registries.schedulers.get(name).Options() for name in names[:2])
+    assert first.names != second.names
 
 
 def test_options_of_a_strategy_stay_frozen() -> None:
