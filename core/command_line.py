@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from core import __version__, plugins
-from core.errors import EngineDead, UserError
+from core.errors import EngineDead, RankDone, UserError
 from core.parallel.switches import set_switches
 from core.plugins.blame import account
 from core.registry import registries
@@ -61,7 +61,9 @@ def run(argv: list[str]) -> int:
         with suppress(OSError, ValueError):  # what is still to be written would fail at the end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 2
-    except (Exception, SystemExit, GeneratorExit) as error:  # nobody but us ends the process
+    except RankDone:
+        return 0
+    except (Exception, SystemExit, GeneratorExit) as error:  # nobody else ends the process
         _complain(account(error), *registries.notes)
         return 1
 

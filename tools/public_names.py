@@ -73,7 +73,7 @@ CHAPTERS = (
     Chapter(
         "Errors",
         "",
-        {"core.errors": "UserError EngineDead Mistakes"},
+        {"core.errors": "UserError EngineDead RankDone Mistakes"},
     ),
     Chapter(
         "Loading plugins and configurations",
