@@ -138,6 +138,7 @@ class Component:
 
 
 COMPONENTS = {
+    "quantization": "quantization",
     "attention": "attention",
     "kernels": "kernels",
     "runner": "runners",
@@ -170,6 +171,10 @@ class Config:
     observe: ObserveConfig = field(
         default_factory=ObserveConfig,
         metadata={"help": "what plugins may hand to callers of what they see inside the model"},
+    )
+    quantization: Component = field(
+        default_factory=lambda: Component("auto"),
+        metadata={"help": "how weights are stored; auto: as the checkpoint says"},
     )
     attention: Component = field(
         default_factory=lambda: Component("auto"), metadata={"help": "the attention backend"}

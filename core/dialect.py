@@ -83,7 +83,6 @@ REFUSED = {
     "mm_processor_kwargs": Fixed(({},), "models take text only"),
     "model_impl": Fixed(("auto", "vllm"), "write a model plugin"),
     "override_generation_config": Fixed(({},), "say it in SamplingParams"),
-    "quantization": Fixed((), "quantization is read from the checkpoint's config.json"),
     "revision": Fixed(("main",), _HUB),
     "rope_scaling": Fixed((), 'say hf_overrides={"rope_parameters": ...}'),
     "rope_theta": Fixed((), 'say hf_overrides={"rope_parameters": ...}'),

@@ -18,6 +18,13 @@ class UserError(Exception):
         return visible(super().__str__())
 
 
+class RankDone(SystemExit):
+    """This process was a rank that follows another one's plans, and the engine has been closed.
+
+    As nothing else is left to do here, an executor ends the process with it, status 0.
+    """
+
+
 class EngineDead(RuntimeError):
     """A worker is gone; the message holds its traceback or exit code. Make a new engine."""
 

@@ -25,6 +25,11 @@ plait-min-p is called min-p.
 
 kinds:
 """
+STEPS = """\
+Go there, and try it:
+    cd {folder}
+    python -m pip install -e ".[test]"
+    python -m pytest"""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -64,7 +69,7 @@ def _run(argv: list[str]) -> int:
     write(files, folder)
     print(f"{folder} has the {kind.word} {names.component!r}:")
     print("".join(f"    {name}\n" for name in files))
-    print(f"Go there, and try it:\n    cd {shlex.quote(str(folder))}\n    python -m pytest")
+    print(STEPS.format(folder=shlex.quote(str(folder))))
     return 0
 
 

@@ -1,12 +1,26 @@
-"""Progress bars on a terminal, and nothing where there is none."""
+"""Progress bars on a terminal, nothing where there is none; and what a long start was spent on."""
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+log = logging.getLogger("plait")
+
+LONG = 1.0  # seconds that are worth a line
+
+
+@contextmanager
+def told_if_slow(what: str) -> Iterator[None]:
+    """Say in the log for how long `what` was done, if it was long."""
+    began = time.monotonic()
+    yield
+    if (spent := time.monotonic() - began) >= LONG:
+        log.info("%s: %.1f s", what, spent)
 
 
 class Bar(Protocol):

@@ -12,13 +12,15 @@ import torch
 from core import registry
 from core.checkpoint import Checkpoint, claimed, find, open_checkpoint
 from core.errors import Mistakes, UserError
-from core.parallel import ParallelPlan, Source, dtype_name, formats_of
+from core.parallel import EncodedSource, ParallelPlan, Source, dtype_name
+from core.quantizing import encoding, quantization_of
 from core.sampling.params import SamplingParams
 from core.types import Limits
 
 if TYPE_CHECKING:
     from core.config import Config
     from core.interfaces import Architecture, Sampler
+    from core.parallel import Index
     from core.text import TokenizerLike
 
 log = logging.getLogger("plait")
@@ -65,7 +67,7 @@ def read_setup(config: Config) -> Setup:
             model_config,
             tensor=config.parallel.tensor,
             overrides=config.parallel.plan,
-            formats=formats_of(checkpoint.config),
+            formats=quantization_of(config, checkpoint),
             replicate_limit=config.parallel.replicate_limit,
         )
     mistakes.tell()
@@ -107,7 +109,22 @@ def _check_defaults(checkpoint: Checkpoint) -> None:
 
 
 def open_source(config: Config, setup: Setup) -> Source:
-    """Where the weights come from: a plugin that claims them, or a registered source."""
+    """Where the weights come from: a plugin that claims them, or a registered source.
+
+    What is to be quantized on the way is quantized.
+    """
+    plan, dtype = setup.plan, dtype_name(dtype_of(config, setup))
+    if not encoding(setup.checkpoint, plan.formats):
+        return _source(config, setup, plan.expected_index(dtype))
+    source = _source(config, setup, EncodedSource.plain(plan, dtype))
+    try:
+        return EncodedSource(source, plan)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _source(config: Config, setup: Setup, expected: Index) -> Source:
     name = config.model.weights
     if name == "auto":
         found = claimed(setup.checkpoint.path)
@@ -115,7 +132,6 @@ def open_source(config: Config, setup: Setup) -> Source:
             return found
         name = "pread" if config.model.device.startswith("cuda") else "mmap"
     source: type[Source] = registry.sources.get(name)
-    expected = setup.plan.expected_index(dtype_name(dtype_of(config, setup)))
     return source.open(setup.checkpoint.path, expected, seed=config.model.seed)
 
 

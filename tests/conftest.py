@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.metadata import entry_points
 
 # Before torch, tokenizers and huggingface_hub are imported: they read these once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,3 +22,14 @@ hypothesis.settings.load_profile("plait")
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     activate(pluginmanager, parser)  # --on, and the fixture `device`
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Many tests look at what Plait has by itself; say so where a plugin may be why one failed."""
+    found = {point.dist.name for point in entry_points(group="plait") if point.dist}
+    if found and terminalreporter.stats.get("failed"):
+        names = " ".join(sorted(found))
+        terminalreporter.write_line(
+            "Plugins are installed in this environment, and tests may have failed because of them. "
+            f"To be sure: python -m pip uninstall -y {names}"
+        )

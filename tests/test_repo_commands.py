@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,22 @@ def test_another_torch_is_installed(venv: Path) -> None:
 
 def test_speed_runs_the_timed_tests_alone(venv: Path) -> None:
     assert make(venv, "speed")[-1] == "python -m pytest -m speed -s"
+
+
+def test_pytest_by_itself_finds_the_tests_and_the_plugins() -> None:
+    """As CONTRIBUTING.md says. The script leaves sys.path as it is, and so does `python -P`."""
+    look = "import plugins.sampling as s; print(s.__file__)"
+    names = ["tests/plugins/test_schedulers.py", "--collect-only", "-q"]
+    program = f"import sys, pytest; code = pytest.main({names}); {look}; sys.exit(code)"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        cwd=ROOT,
+        env={name: value for name, value in CLEAN.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == str(ROOT / "plugins" / "sampling" / "__init__.py")
 
 
 def test_make_alone_explains_itself() -> None:

@@ -28,7 +28,7 @@ def block(beginning: str) -> str:
 def test_the_python_example_runs(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = block("from core import LLM").replace("Qwen/Qwen3-0.6B", str(checkpoint))
 
-    exec(code.replace("max_model_len=2048", 'max_model_len=256, device="cpu"'), {})
+    exec(code.replace("max_model_len=1024", 'max_model_len=256, device="cpu"'), {})
 
     assert re.match(r"The sea is -> (.|\n)*A good test -> ", capsys.readouterr().out)
 

@@ -233,9 +233,9 @@ def main() -> None:
                     bench.table(tokens)
 
     if asked.record:
-        from tools.compile_ahead import record
+        from tools.compile_ahead import pretend_hopper, record
 
-        _pretend_hopper()
+        pretend_hopper()
         with open(asked.record, "wb") as file:
             jobs = record(lambda: work("meta"))
             pickle.dump(jobs, file)
@@ -243,16 +243,6 @@ def main() -> None:
         return
     print(torch.cuda.get_device_name(), "; percent of", BANDWIDTH / 1e12, "TB/s")
     work("cuda")
-
-
-def _pretend_hopper() -> None:
-    """Let launches on the device meta be those of a Hopper GPU."""
-    from plugins.attention.triton import backend
-    from plugins.kernels.triton import kernels
-    from plugins.kernels.triton.products import waiting
-
-    backend.pdl = kernels._pdl = waiting.pdl = lambda device: True  # type: ignore[assignment]
-    waiting._served = lambda device, dtype: True  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ CHAPTERS = (
     Chapter(
         "Errors",
         "",
-        {"core.errors": "UserError EngineDead Mistakes"},
+        {"core.errors": "UserError EngineDead RankDone Mistakes"},
     ),
     Chapter(
         "Loading plugins and configurations",
@@ -108,7 +108,6 @@ CHOSEN_BY = {
     "sources": "`model.weights`",
     "sharding": "a model's parallel plan, or `parallel.plan`",
     "partitions": "an axis of a model",
-    "quantization": "the checkpoint's `quantization_config`",
 }
 """The registries that no section of a configuration chooses from."""
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from core.parallel.axes import experts as experts
     from core.parallel.axes import gqa as gqa
     from core.parallel.axes import vocab as vocab
+    from core.parallel.encoding import EncodedSource as EncodedSource
     from core.parallel.facts import allocate as allocate
     from core.parallel.facts import on_meta as on_meta
+    from core.parallel.facts import weight_bytes as weight_bytes
     from core.parallel.formats import Format as Format
     from core.parallel.formats import Quantization as Quantization
     from core.parallel.formats import formats_of as formats_of
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "axes": "Axis Infeasible Partition Partitioner axis even experts gqa vocab",
-    "facts": "allocate on_meta",
+    "encoding": "EncodedSource",
+    "facts": "allocate on_meta weight_bytes",
     "formats": "Format Quantization formats_of",
     "groups": "Communicator RankLost Solo ThreadGroup",
     "guards": "Guard guard",

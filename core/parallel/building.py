@@ -42,6 +42,7 @@ class Builder:
     shapes: list[dict[str, Shape]] = field(default_factory=list)
     prepared: dict[str, tuple[Format, int]] = field(default_factory=dict)
     uncut: Facts | None = None
+    untied: dict[str, str] = field(default_factory=dict)
     skeletons: list[tuple[Any, nn.Module]] = field(default_factory=list, repr=False)
 
     def run(self, overrides: PlanDict | None) -> None:
@@ -91,6 +92,7 @@ class Builder:
                     self.prepared[module] = formats.pop(), len(sources)
         if self.prepared:
             self.uncut = facts(self.skeleton(self.config))
+            self.untied = {a: b for a, b in plain.ties.items() if a not in self.uncut.ties}
         else:
             self.uncut = plain
             self.skeletons.append((self.config, whole))

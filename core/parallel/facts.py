@@ -130,6 +130,17 @@ def allocate(model: nn.Module, device: torch.device | str, dtype: torch.dtype) -
     return model
 
 
+def weight_bytes(model: nn.Module, dtype: torch.dtype) -> int:
+    """The memory that `allocate` takes for parameters."""
+    kinds = {
+        id(parameter): parameter.numel()
+        * (parameter.dtype if keeps_dtype(module, role, parameter) else dtype).itemsize
+        for module in model.modules()
+        for role, parameter in module.named_parameters(recurse=False)
+    }
+    return sum(kinds.values())
+
+
 def _move_buffers(name: str, module: nn.Module, device: torch.device | str) -> None:
     lost = False
     for role, buffer in module._buffers.items():

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from core.errors import UserError
 from core.parallel.problems import listed
+from core.visible import visible
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Dim = tuple[str, int]  # (logical dim, elements per storage index); dim `part`: a slot per part
 Dims = tuple[Dim, ...]
@@ -96,12 +100,19 @@ def expert_format(inner: Format) -> Format:
 class Quantization:
     """A storage format and the modules that compute on it; subclasses go in `quantization`.
 
+    `config` is a checkpoint's `quantization_config`, or the options, where plain numbers are put
+    into the format.
+
     Errors: a UserError of `__init__` or `format` says what of a checkpoint cannot be honoured. What
     else is raised ends the start.
     """
 
     interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     summary: ClassVar[str] = ""
+
+    @dataclass
+    class Options:
+        """The keys beside `use:` in `quantization:`, for a format that can `encode`."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -121,12 +132,38 @@ class Quantization:
     def prepare(self, module: Any, format: Format, parts: int) -> None:
         """Turn a plain module on the meta device into one that holds the format's parameters.
 
-        `parts` is the number of checkpoint modules that are packed into it.
+        `parts` is the number of checkpoint modules that are packed into it. Parameters of another
+        type than torch's default one, or named in the module's `keep_dtype`, keep their type.
         """
         raise NotImplementedError
 
     def finalize(self, module: Any, format: Format) -> None:
-        """Repack what was loaded into `module` for the kernels; local to one rank."""
+        """Repack what was loaded into `module` for the kernels; local to one rank.
+
+        Called once, before guards; it leaves no more memory taken than there was.
+        """
+
+    def encode(self, weight: Tensor, format: Format) -> Mapping[str, Tensor]:
+        """What a checkpoint in this format holds for `weight` [out, in]: every role but `bias`.
+
+        Optional. With it `quantization: NAME` reads a checkpoint of plain numbers, and converts it
+        on the way. `weight` is of any floating type, on the host. It may be some rows of a larger
+        one, on whole blocks of the format, and these must come out as they do among all rows; a
+        format with a role that has no dim `out` gets the whole weight.
+        """
+        raise TypeError(f"{type(self).__name__} has no encode()")
+
+    def error(self, weight: Tensor, format: Format) -> Tensor:
+        """How far each number that is stored for `weight` [out, in] may be from it, [out, in].
+
+        Optional, for the conformance kit: the promise that a format makes about its precision.
+        """
+        raise TypeError(f"{type(self).__name__} has no error()")
+
+    @classmethod
+    def encodes(cls) -> bool:
+        """Whether it can make the format of plain numbers."""
+        return cls.encode is not Quantization.encode
 
 
 def formats_of(config: Mapping[str, Any]) -> Quantization | None:
@@ -145,13 +182,14 @@ def formats_of(config: Mapping[str, Any]) -> Quantization | None:
     method = (
         stored.get("quant_method", "no quant_method") if isinstance(stored, Mapping) else stored
     )
+    method = visible(str(method), keep="")
     if len(found) == 1:
         made: Quantization = registry.quantization.get(found[0])(stored)
         return made
     if found:
         raise UserError(
             f"The checkpoint's quantization_config ({method}) is claimed by {listed(found)}; "
-            "switch all but one of these plugins off."
+            "switch all but one of these plugins off, or choose one with quantization=NAME."
         )
     raise UserError(
         f"The checkpoint is quantized (quantization_config: {method}) and no plugin reads that "

@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions, PrefixStore
 
+from core.parallel.collectives import broadcast, finish
 from core.parallel.groups import Communicator
 from core.parallel.peers import PeerKernels, PeerMemory, Poll, meet, tried
-from core.parallel.process_groups import broadcast, finish
 from core.parallel.switches import check_allocator, set_switches
 
 if TYPE_CHECKING:

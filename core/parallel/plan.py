@@ -34,6 +34,7 @@ class ParallelPlan:
     >>> plan = ParallelPlan.build(architecture, config, tensor=2)
     >>> model = allocate(plan.local_model(rank), device, dtype)
     >>> load(plan.recipe(rank, source.index()), dict(model.named_parameters()), source)
+    >>> plan.finalize(model)
     >>> guard(model, plan, rank, communicator)
     """
 
@@ -89,6 +90,17 @@ class ParallelPlan:
     def skeleton(self, rank: int) -> nn.Module:
         """What `local_model` builds, kept and shared by ranks that are alike: only to look at."""
         return self.built.skeleton(self.built.configs[rank])
+
+    @property
+    def formats(self) -> Quantization | None:
+        """The storage format that the plan was made for; None: plain numbers."""
+        return self.built.formats
+
+    def finalize(self, model: nn.Module) -> None:
+        """Let the storage format repack what was loaded into a rank's model."""
+        for name, (format, _) in self.built.prepared.items():
+            assert self.formats is not None
+            self.formats.finalize(model.get_submodule(name), format)
 
     def shapes(self, rank: int) -> dict[str, Shape]:
         """The rank's parameters, tied ones once."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from core.errors import UserError
+from core.visible import visible
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ def report(problems: Iterable[Problem]) -> str:
         lines.setdefault((problem.code, group), []).append(problem.text)
     ordered = sorted(lines.items(), key=lambda item: int(item[0][0][1:]))
     return "\n".join(
-        f"{code} {texts[0]}" + (f" ({len(texts) - 1} more like it)" if len(texts) > 1 else "")
+        f"{code} {visible(texts[0], keep='')}"
+        + (f" ({len(texts) - 1} more like it)" if len(texts) > 1 else "")
         for (code, _), texts in ordered
     )
 

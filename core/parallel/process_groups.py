@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,11 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from core.errors import UserError
-from core.parallel.groups import Communicator, RankLost, Solo
+from core.parallel.collectives import broadcast, finish
+from core.parallel.groups import Communicator, Solo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch._C._distributed_c10d import Store
 
 T = TypeVar("T")
@@ -73,33 +71,3 @@ class GlooCommunicator(Communicator):
 
     def close(self) -> None:
         self._group = None
-
-
-def finish(collective: Callable[..., Any], *given: Any) -> None:
-    """Do a collective: on a CPU until it is done, on a GPU its stream waits, and not the host."""
-    try:
-        work = collective(*given)
-        if work is not None:  # NCCL's on the current stream is none, from PyTorch 2.11 on
-            work.wait()
-    except RuntimeError as error:
-        del collective  # who keeps the traceback would keep the group, and its sockets
-        work = None
-        reason = str(error).partition("]")[2].strip() or str(error)
-        raise RankLost(f"a collective failed: {reason.splitlines()[0]}") from error
-
-
-def broadcast(group: Any, value: T | None, rank: int, root: int, device: torch.device) -> T:
-    """A picklable value from `root`, sent as its length and its bytes."""
-    payload = pickle.dumps(value) if rank == root else b""
-    length = torch.tensor([len(payload)], dtype=torch.int64, device=device)
-    options = dist.BroadcastOptions()
-    options.rootRank = root
-    options.rootTensor = 0
-    finish(group.broadcast, [length], options)
-    if rank == root:
-        data = torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
-    else:
-        data = torch.empty(int(length.item()), dtype=torch.uint8, device=device)
-    finish(group.broadcast, [data], options)
-    received: T = pickle.loads(data.cpu().numpy().tobytes())
-    return received

@@ -114,7 +114,7 @@ def load_like(words: Iterable[str], strict: bool = False) -> Plugins:
 
     Every process of an engine has them: unpickling a Config calls this.
     """
-    words = tuple(words)
+    words = tuple(absolute(word, Path.cwd()) for word in words)
     if _current is not None and (_current.words, _current.strict) == (words, strict):
         return _current
     return load(words, strict=strict)

@@ -20,6 +20,7 @@ BUILTIN = (
     "plugins.attention",
     "plugins.kernels",
     "plugins.sharding",
+    "plugins.quantization",
     "plugins.sampling",
     "plugins.guided",
     "plugins.scheduling",

@@ -84,6 +84,7 @@ KINDS = {
             "quantization",
             "8-bit weights with a scale for each output",
             "quantization",
+            "quantization",
         ),
         Kind(
             "runner",

@@ -159,6 +159,12 @@ def _resolve(config: Config, tree: Node, report: Report) -> None:
             names = ", ".join(registry.names())
             report.mistake((section,), origin, f"must name a {registry.kind}: {names}.")
             continue
+        if name == "auto" and section in auto.LATER:
+            schema, owner = _NoOptions, f"{registry.kind} 'auto'"
+            setattr(
+                config, section, Component(name, fill(schema, options, (section,), report, owner))
+            )
+            continue
         try:
             if name == "auto":
                 name, report.origins[f"{section}.use"] = auto.component(

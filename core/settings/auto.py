@@ -19,6 +19,9 @@ CANDIDATES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Components for a kind of device, the best first. `core.fitting` asks whether they fit a model."""
 
+LATER = ("quantization",)
+"""Sections whose `auto` the checkpoint settles, when it is read."""
+
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 

@@ -34,6 +34,7 @@ KINDS = (
     Kind("sampler", "samplers", "sampler", "sampler"),
     Kind("scheduler", "schedulers", "scheduler", "scheduler"),
     Kind("sharding", "sharding", "strategy", "sharding strategy"),
+    Kind("quantization", "quantization", "quantization", "quantization format"),
     Kind("runner", "runners", "runner", "runner"),
     Kind("model", "models", "architecture", "model"),
 )
@@ -62,7 +63,8 @@ def activate(pluginmanager: pytest.PytestPluginManager, parser: pytest.Parser) -
             action="append",
             default=[],
             metavar="NAME",
-            help=f"test this {kind.word}; may be repeated. With none of these: the built-in ones",
+            help=f"test this {kind.word}, or '{{use: NAME, option: value}}'; may be repeated. With "
+            "none of these: the built-in ones",
         )
     group.addoption(
         "--load",

@@ -43,23 +43,30 @@ def selection(config: pytest.Config) -> Selection:
 def _select(config: pytest.Config) -> Selection:
     from core.errors import UserError
     from core.plugins import load
-    from core.registry import registries
+    from core.testing.choosing import choose, wrong_references
 
     words = tuple(config.getoption("load"))
     load(words)
-    wanted = {kind.registry: names for kind, names in asked(config) if names}
-    if wanted:
-        mistakes = []
-        for registry, names in wanted.items():
-            for name in names:
-                try:
-                    registries.all()[registry].get(name)
-                except UserError as error:
-                    mistakes.append(str(error))
-        if mistakes:
-            raise UserError("\n".join(mistakes))
-        return Selection(words, wanted, True)
-    ready = {
+    chosen: dict[str, list[str]] = {}
+    mistakes = []
+    for kind, named in asked(config):
+        for word in dict.fromkeys(named):
+            try:
+                chosen.setdefault(kind.registry, []).append(choose(kind, word))
+            except UserError as error:
+                mistakes.append(str(error))
+    names = chosen or _built_in()
+    models = None if mistakes else names.get("models", [])
+    mistakes += wrong_references(config.getoption("reference"), models)
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+    return Selection(words, names, bool(chosen))
+
+
+def _built_in() -> dict[str, list[str]]:
+    from core.registry import registries
+
+    return {
         kind.registry: [
             entry.name
             for entry in registries.all()[kind.registry].entries()
@@ -67,15 +74,15 @@ def _select(config: pytest.Config) -> Selection:
         ]
         for kind in KINDS
     }
-    return Selection(words, ready, False)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Refuse unknown names, and a device that is not there, before anything is collected."""
+    """Refuse what is not there, names, options, references or a device, before collecting."""
     config = session.config
     if any(names for _, names in asked(config)):
         _check_device(config.getoption("--on"))
-    if config.getoption("load") or any(names for _, names in asked(config)):
+    given = config.getoption("load") or config.getoption("reference")
+    if given or any(names for _, names in asked(config)):
         selection(config)
 
 
@@ -167,4 +174,13 @@ def _subject(kind: Kind) -> Any:
     return subject
 
 
-attention, kernels, sampler, scheduler, strategy, runner, architecture = map(_subject, KINDS)
+(
+    attention,
+    kernels,
+    sampler,
+    scheduler,
+    strategy,
+    quantization,
+    runner,
+    architecture,
+) = map(_subject, KINDS)

@@ -14,7 +14,7 @@ from core.fusing import Fusing, value_of
 from core.interfaces import AttentionBackend, Kernels, Pending, Runner, Sampled, Sampler, Step
 from core.layers import Attention, allocate_cache, bind
 from core.observing import observers_of
-from core.parallel import CutLogits, allocate, guard, load
+from core.parallel import CutLogits, allocate, guard, load, weight_bytes
 from core.sampling.one_by_one import one_by_one
 from core.sampling.table import SamplingTable
 from core.setup import check_length, device_of, dtype_of, make_sampler, open_source
@@ -87,7 +87,7 @@ class Worker(Step):
     def load(self, progress: Progress | None = None) -> None:
         """Allocate this rank's weights and read its bytes of the checkpoint into them."""
         torch.manual_seed(self.config.model.seed)
-        size = sum(p.numel() for p in self.model.parameters()) * self.dtype.itemsize
+        size = weight_bytes(self.model, self.dtype)
         with out_of_memory(
             self.device,
             f"the weights of rank {self.rank}, about {gib(size)}",
@@ -105,6 +105,7 @@ class Worker(Step):
             )
         finally:
             source.close()
+        self.setup.plan.finalize(self.model)
         guard(self.model, self.setup.plan, self.rank, self.comm)
         self.comm.use(self.kernels)
         heads = (m for m in self.model.modules() if isinstance(m, CutLogits))

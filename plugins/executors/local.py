@@ -14,7 +14,7 @@ from core.errors import EngineDead, UserError
 from core.interfaces import Executor, Pending
 from core.parallel import Communicator, Solo, connect
 from core.parallel.switches import check_allocator, set_switches
-from core.progress import loading_bar
+from core.progress import loading_bar, told_if_slow
 from core.setup import Setup, check_weights, device_of, limits_of
 from core.types import Limits, StepOutput, StepPlan
 from core.worker import Worker
@@ -71,7 +71,7 @@ class Local(Executor):
             self._comm = comm
             self._ranks.on_failure = comm.abort
         self._worker = self._guarded(lambda: Worker(config, setup, 0, self._comm))
-        with loading_bar() as bar:
+        with told_if_slow("read the weights"), loading_bar() as bar:
 
             def progress(done: int, total: int) -> None:
                 bar(done, total)
@@ -79,13 +79,15 @@ class Local(Executor):
                     self._ranks.check()
 
             self._guarded(lambda: self._worker.load(progress))
-        pages = [self._guarded(self._worker.affordable)]
+        with told_if_slow("ran the largest steps, for their memory"):
+            pages = [self._guarded(self._worker.affordable)]
         if self._ranks:
             pages += [reply[1] for reply in self._ranks.collect("loaded")]
         limits = limits_of(config, setup, self._worker.page_size, min(pages))
         if self._ranks:
             self._ranks.send(pickle.dumps(limits))
-        self._guarded(lambda: self._worker.prepare(limits))
+        with told_if_slow("made the cache, and what steps run in"):
+            self._guarded(lambda: self._worker.prepare(limits))
         if self._ranks:
             self._ranks.collect("ready")
         if self.options.overlap == "on" and device.type == "cpu":

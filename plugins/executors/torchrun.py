@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 from torch.distributed import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from core.errors import EngineDead, UserError
+from core.errors import EngineDead, RankDone, UserError
 from core.interfaces import Executor, Pending
 from core.parallel import connect
 from core.parallel.switches import check_allocator, set_switches
@@ -86,7 +85,7 @@ class Torchrun(Executor):
         while data := self._plans.broadcast_object(None):
             self._worker.launch(decode(data))
         self.shutdown()
-        sys.exit(0)
+        raise RankDone
 
     def submit(self, plan: StepPlan) -> Pending:
         try:

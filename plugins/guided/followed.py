@@ -54,7 +54,9 @@ class Followed:
         if self._matcher.is_error():
             raise self._lost()
         if not words.any():
-            raise UserError("the form has no token that could come next, and is not at its end")
+            raise UserError(
+                "no token is possible: the form has none that could come next, and has not ended"
+            )
 
     def _rebuild(self, output: Sequence[int]) -> None:
         """Once more, with all limits anew: the answers of a form share what its lexer has learnt,
@@ -70,4 +72,5 @@ class Followed:
         self._taken = len(output)
 
     def _lost(self) -> UserError:
-        return UserError(f"the answer cannot go on in its form: {brief(self._matcher)}")
+        why = brief(self._matcher.get_error())
+        return UserError(f"no token is possible: the answer cannot go on in its form: {why}")

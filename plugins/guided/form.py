@@ -30,18 +30,22 @@ class Form:
     spaces: str = SPACES  # "": none
 
     def grammar(self) -> str:
-        """What llguidance reads. UserError for a grammar that is neither Lark's nor GBNF."""
+        """What llguidance reads. UserError for a schema that is nested too deeply, and a grammar
+        that is neither Lark's nor GBNF."""
         from llguidance import LLMatcher
         from llguidance.gbnf_to_lark import any_to_lark
 
         if self.kind == "json":
-            return LLMatcher.grammar_from_json_schema(
-                self.text,
-                overrides={
-                    "whitespace_flexible": bool(self.spaces),
-                    "whitespace_pattern": self.spaces or None,
-                },
-            )
+            try:
+                return LLMatcher.grammar_from_json_schema(
+                    self.text,
+                    overrides={
+                        "whitespace_flexible": bool(self.spaces),
+                        "whitespace_pattern": self.spaces or None,
+                    },
+                )
+            except ValueError as error:
+                raise UserError(f"the schema cannot be read: {error}.") from error
         if self.kind == "regex":
             return LLMatcher.grammar_from_regex(self.text)
         if self.kind == "choice":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from core.errors import UserError
 from core.setup import open_tokenizer
-from plugins.guided.limits import LIMITS
+from plugins.guided.limits import KEPT, LIMITS
 from plugins.guided.vocabulary import Vocabulary, vocabulary
 
 if TYPE_CHECKING:
@@ -20,13 +21,20 @@ if TYPE_CHECKING:
     from plugins.guided.gate import Gate
 
 
+class Kept(NamedTuple):
+    """What came of reading a form."""
+
+    found: LLMatcher | str  # or why it is refused
+    seconds: float  # that reading took; the more, the larger it is
+
+
 class Grammars:
     """Keeps the forms that were asked for last, also those that were refused."""
 
     def __init__(self, config: Config, setup: Setup, most: int, longest: int) -> None:
         """`most`: forms that are kept. `longest`: characters that one may have."""
         self._config, self._setup, self._most, self._longest = config, setup, most, longest
-        self._read: OrderedDict[Form, LLMatcher | str] = OrderedDict()  # or why it is refused
+        self._read: OrderedDict[Form, Kept] = OrderedDict()
         self._vocabulary: Vocabulary | None = None
         self._lock = Lock()
 
@@ -58,26 +66,27 @@ class Grammars:
         found = self._find(form)
         if found is None:
             try:
-                found = gate.reason(form.grammar()) or self.fresh(form)
+                reason = gate.reason(form.grammar())
+                found = brief(reason) if reason else self._fresh_and_kept(form)
             except UserError as error:
                 found = str(error)
-            if not isinstance(found, str):
+            if isinstance(found, str):
+                self._keep(form, Kept(found, 0.0))
+            else:
                 found.deep_copy().compute_bitmask()  # what starting takes is done now
-            self._keep(form, found)
         return found if isinstance(found, str) else None
 
     def start(self, form: Form) -> LLMatcher:
         """A matcher at the beginning of a form that was accepted; copy it before you follow it."""
         found = self._find(form)
         if found is None or isinstance(found, str):
-            found = self.fresh(form)
-            self._keep(form, found)
+            found = self._fresh_and_kept(form)
         return found
 
     def forget(self, form: Form, started: LLMatcher) -> None:
         """What `start` gave has come to a limit: whoever asks next gets another one."""
         with self._lock:
-            if self._read.get(form) is started:
+            if (kept := self._read.get(form)) is not None and kept.found is started:
                 del self._read[form]
 
     def fresh(self, form: Form) -> LLMatcher:
@@ -88,22 +97,35 @@ class Grammars:
         limits = LLParserLimits(**LIMITS)
         matcher = LLMatcher(self.vocabulary.made, form.grammar(), log_level=0, limits=limits)
         if matcher.is_error():
-            raise UserError(brief(matcher))
+            raise UserError(brief(matcher.get_error()))
         return matcher
 
     def _find(self, form: Form) -> LLMatcher | str | None:
         with self._lock:
-            if (found := self._read.get(form)) is not None:
-                self._read.move_to_end(form)
-            return found
+            if (kept := self._read.get(form)) is None:
+                return None
+            self._read.move_to_end(form)
+            return kept.found
 
-    def _keep(self, form: Form, found: LLMatcher | str) -> None:
+    def _fresh_and_kept(self, form: Form) -> LLMatcher:
+        began = time.thread_time()
+        found = self.fresh(form)
+        self._keep(form, Kept(found, time.thread_time() - began))
+        return found
+
+    def _keep(self, form: Form, kept: Kept) -> None:
         with self._lock:
-            self._read[form] = found
-            while len(self._read) > self._most:
-                self._read.popitem(last=False)
+            self._read[form] = kept
+            self._read.move_to_end(form)
+            seconds = sum(each.seconds for each in self._read.values())
+            while len(self._read) > self._most or (seconds > KEPT and len(self._read) > 1):
+                _, gone = self._read.popitem(last=False)
+                seconds -= gone.seconds
 
 
-def brief(matcher: LLMatcher) -> str:
-    """What is wrong with a matcher, without what llguidance tells about itself."""
-    return matcher.get_error().replace("<non-verbose/>", "").strip() or "it is over a limit"
+def brief(told: str) -> str:
+    """What llguidance says is wrong, without what it tells about itself."""
+    told = told.replace("<non-verbose/>", "").strip()
+    if told == "NoExtensionBias":
+        return "it says what it is by itself alone, so no answer would ever end"
+    return told or "it is over a limit"

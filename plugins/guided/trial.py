@@ -6,6 +6,7 @@ served. What takes longer, more memory or more stack than it may ends the proces
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import resource
 import signal
@@ -29,6 +30,7 @@ def main() -> int:
     with suppress(ValueError, OSError):  # not every system can
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.enable()  # else the kernel's log would have a line for each loss
     threading.stack_size(STACK)
 
     def attempt(grammar: str, found: list[str]) -> None:

@@ -149,6 +149,8 @@ def _run(
 
 
 def _failed(name: str, error: Exception) -> str:
+    if isinstance(error, UserError):
+        return str(error)  # the request's own mistake
     provider = registry.processors.entry(name).provider
     whose = f", in {provider}" if provider.plugin else ""
     return f"the logits processor {name!r} failed: {cause(error)}{whose}"

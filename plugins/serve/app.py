@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from core.interfaces import App
 
 if TYPE_CHECKING:
     from core.config import Config
+
+NAME = re.compile(r"\*|(\*\.)?[^\s*/:\[\]]+")  # a host's, or all below one, or any
 
 
 class Serve(App):
@@ -44,6 +47,21 @@ class Serve(App):
                 "http://localhost:3000; '*': all"
             },
         )
+        hosts: list[str] | None = field(
+            default=None,
+            metadata={
+                "help": "names that requests may call the server by, such as llm.example.org "
+                "behind a proxy that passes it on ('*.example.org': all below it, '*': any); null: "
+                "localhost where run.host is this machine alone and no key is asked for, else any"
+            },
+        )
+        client_timeout: float = field(
+            default=60.0,
+            metadata={
+                "help": "seconds that a client may take to send its headers, to send its body, and "
+                "to take any of what it is sent"
+            },
+        )
         max_body: int = field(
             default=16 * 2**20, metadata={"help": "largest body of a request, in bytes"}
         )
@@ -71,6 +89,17 @@ class Serve(App):
             for name in ("max_body", "max_connections", "queue"):
                 if (value := getattr(self, name)) < 1:
                     mistakes.add(f"{name} must be 1 or more, and is {value}.")
+            if not 0 < self.client_timeout < float("inf"):
+                mistakes.add(
+                    "client_timeout must be a number of seconds above 0, and is "
+                    f"{self.client_timeout}."
+                )
+            for name in self.hosts or ():
+                if not NAME.fullmatch(name):
+                    mistakes.add(
+                        f"hosts holds {name!r}. Give names alone, without http:// and port, such "
+                        "as llm.example.org."
+                    )
             if not 0 <= self.drain < float("inf"):
                 mistakes.add(f"drain must be a number of seconds, and is {self.drain}.")
             mistakes.tell()

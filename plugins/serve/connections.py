@@ -6,21 +6,26 @@ import asyncio
 import socket
 from typing import Any
 
+from plugins.serve.lingering import Lingering
 from plugins.serve.protocol.errors import ApiError
 
 MOST_HEAD = 64 * 1024  # bytes of a request line and headers
-HEAD_SECONDS = 30.0  # from a connection's first byte, or its beginning, to the end of a head
-GONE_SECONDS = 60  # a peer that takes nothing, or confirms nothing, for so long has gone
+LINGERING = 64  # connections beyond the most that may be there to be told so
 
 
-def protocol(most: int) -> type[asyncio.Protocol]:
+def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
     """What uvicorn's `http` is to be: its own fastest protocol, with at most so many connections.
 
-    httptools is used where it is installed, else h11, which is slower.
+    A head has `seconds` to arrive, from a connection's beginning or the head's first byte; a peer
+    that takes nothing, or confirms nothing, for so long has gone. httptools is used where it is
+    installed, else h11, which is slower.
     """
+    too_late = ApiError(
+        f"The headers did not arrive within {seconds:g} seconds.", code="request_timeout"
+    )
     base: Any
     try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as base
+        from plugins.serve.parsing import ExactProtocol as base
     except ImportError:
         from uvicorn.protocols.http.h11_impl import H11Protocol as base
 
@@ -32,18 +37,35 @@ def protocol(most: int) -> type[asyncio.Protocol]:
             self._head = 0  # bytes of a head that is not complete
             self._deadline: asyncio.TimerHandle | None = None
             self._stuck: asyncio.TimerHandle | None = None  # runs while nothing can be sent
+            self._answering: Any = None  # the cycle of the latest request that was begun on
+            self._deaf = False  # what comes cannot be read any more
+            self._application, self.app = self.app, self._answer
+
+        async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+            """The application, whose answers to unread bodies say that they end the connection."""
+            cycle = self._answering = receive.__self__
+
+            def tell(message: Any) -> Any:
+                if message["type"] == "http.response.start" and cycle.more_body:
+                    kept = [h for h in message.get("headers", ()) if h[0].lower() != b"connection"]
+                    message = {**message, "headers": [*kept, (b"connection", b"close")]}
+                return send(message)
+
+            await self._application(scope, receive, tell)
 
         def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            _notice_the_gone(transport)
+            super().connection_made(Lingering(transport, seconds, self._has_unread))
+            _notice_the_gone(transport, seconds)
             if len(self.connections) > most:
                 self._turn_away(TOO_MANY, "503 Service Unavailable")
             else:
-                self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+                self._deadline = self.loop.call_later(seconds, self._late)
 
         def connection_lost(self, error: Exception | None) -> None:
             self._stop_clock()
             self._moves_on()
+            self.transport.end()
+            _let_go(self._answering)
             super().connection_lost(error)
 
         def pause_writing(self) -> None:
@@ -61,24 +83,37 @@ def protocol(most: int) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             if self.transport.is_closing():
+                self.transport.linger()
+                return
+            if self._deaf:
                 return
             before = self.cycle
+            held = 0 if before is None else len(before.body)
             super().data_received(data)
             if self.cycle is not before:
                 self._stop_clock()
-            elif before is None or before.response_complete:
-                self._head += len(data)
+            elif before is None or not before.more_body or len(before.body) == held:
+                self._head += len(data)  # or what is behind a body, as endless as a head may be
                 if self._head > MOST_HEAD:
                     self._turn_away(TOO_LONG, "431 Request Header Fields Too Large")
-                elif self._deadline is None:
-                    self._deadline = self.loop.call_later(HEAD_SECONDS, self._late)
+                elif self._deadline is None and (before is None or before.response_complete):
+                    self._deadline = self.loop.call_later(seconds, self._late)
 
         def send_400_response(self, msg: str) -> None:
             self._turn_away(ApiError(msg, code="invalid_http"), "400 Bad Request")
 
+        def shutdown(self) -> None:
+            """The server stops. What has not come whole by now is not waited for."""
+            cycle = self.cycle
+            if self.transport.is_closing():
+                self.transport.end()
+            elif cycle is not None and cycle.more_body and not cycle.response_started:
+                self._turn_away(STOPPING, "503 Service Unavailable")
+            super().shutdown()
+
         def _waits(self) -> None:
             if self._stuck is None:
-                self._stuck = self.loop.call_later(GONE_SECONDS, self._give_up)
+                self._stuck = self.loop.call_later(seconds, self._give_up)
 
         def _moves_on(self) -> None:
             if self._stuck is not None:
@@ -93,7 +128,7 @@ def protocol(most: int) -> type[asyncio.Protocol]:
         def _late(self) -> None:
             self._deadline = None
             if self._head:
-                self._turn_away(TOO_LATE, "408 Request Timeout")
+                self._turn_away(too_late, "408 Request Timeout")
             else:
                 self.transport.close()
 
@@ -107,6 +142,16 @@ def protocol(most: int) -> type[asyncio.Protocol]:
             self._stop_clock()
             if self.transport.is_closing():
                 return
+            self._deaf = True
+            for cycle in (self.cycle, self._answering):
+                if cycle is not None and not cycle.response_complete and not cycle.more_body:
+                    cycle.keep_alive = False  # what was asked before is answered, and no more
+                    return
+            if self.cycle is not None and not self.cycle.response_complete:
+                _let_go(self.cycle)
+                if self.cycle.response_started:
+                    self.transport.abort()
+                    return
             body = error.body()
             lines = [
                 f"HTTP/1.1 {status}",
@@ -118,7 +163,18 @@ def protocol(most: int) -> type[asyncio.Protocol]:
             self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
             self.transport.close()
 
+        def _has_unread(self) -> bool:
+            some = self._deaf or (self.cycle is not None and self.cycle.more_body)
+            return some and len(self.connections) <= most + LINGERING
+
     return BoundedProtocol
+
+
+def _let_go(cycle: Any) -> None:
+    """Tell who answers a request that nobody hears it."""
+    if cycle is not None and not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.message_event.set()
 
 
 TOO_MANY = ApiError(
@@ -127,23 +183,21 @@ TOO_MANY = ApiError(
     code="too_many_connections",
     headers={"Retry-After": "1"},
 )
+STOPPING = ApiError("The server is stopping.", status=503, code="stopping")
 TOO_LONG = ApiError(f"The headers are longer than {MOST_HEAD} bytes.", code="headers_too_large")
-TOO_LATE = ApiError(
-    f"The headers did not arrive within {HEAD_SECONDS:.0f} seconds.", code="request_timeout"
-)
 
 
-def _notice_the_gone(transport: asyncio.Transport) -> None:
+def _notice_the_gone(transport: asyncio.Transport, seconds: float) -> None:
     """Let the kernel end a connection whose peer has vanished."""
     found = transport.get_extra_info("socket")
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
         return
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
-        ("TCP_KEEPIDLE", max(1, int(GONE_SECONDS / 2))),
-        ("TCP_KEEPINTVL", 10),
+        ("TCP_KEEPIDLE", max(1, int(seconds / 2))),
+        ("TCP_KEEPINTVL", max(1, int(seconds / 6))),
         ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", int(GONE_SECONDS * 1000)),
+        ("TCP_USER_TIMEOUT", max(1, int(seconds * 1000))),
     ):
         if hasattr(socket, name):  # Linux has them all
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -26,8 +26,11 @@ from plugins.serve.endpoints import (
     refused,
     tokens,
 )
+from plugins.serve.endpoints.bodies import Room
 from plugins.serve.endpoints.serving import Serving, as_api_error
 from plugins.serve.engine.submission import Busy, Refused
+from plugins.serve.error_answers import answer
+from plugins.serve.hosts import HostCheck, names_of
 from plugins.serve.keys import KeyCheck, key_from
 from plugins.serve.metrics import Meter
 from plugins.serve.protocol.errors import ApiError
@@ -64,6 +67,8 @@ def build(config: Config, client: EngineClient, options: Serve.Options) -> Starl
                 max_age=600,
             ),
         )
+    if (names := names_of(options.host, options.hosts, key)) is not None:
+        middleware.insert(0, Middleware(HostCheck, names=names))
     app = Starlette(
         routes=[route for module in ENDPOINTS for route in module.ROUTES],
         middleware=middleware,
@@ -76,6 +81,7 @@ def build(config: Config, client: EngineClient, options: Serve.Options) -> Starl
     )
     meter = Meter(client.info.model, client.info.max_length, client.info.limits.get("page_size"))
     app.state.config, app.state.client, app.state.options = config, client, options
+    app.state.room = Room(options.max_body)
     app.state.meter, app.state.serving = meter, Serving.open(config, client, meter)
     acting(config).routes(app=app, engine=client)
     app.router.routes.extend(refused.ROUTES)  # last: a plugin may serve them
@@ -85,7 +91,7 @@ def build(config: Config, client: EngineClient, options: Serve.Options) -> Starl
 def uvicorn_settings(options: Serve.Options) -> dict[str, Any]:
     """What uvicorn.Config is to be given beside the application: bounds, and what is logged."""
     return {
-        "http": protocol(options.max_connections),
+        "http": protocol(options.max_connections, options.client_timeout),
         "ws": "none",
         "lifespan": "off",
         "timeout_keep_alive": 30,
@@ -98,7 +104,7 @@ def uvicorn_settings(options: Serve.Options) -> dict[str, Any]:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return Response(error.body(), error.status, error.headers, "application/json")
+    return answer(error)
 
 
 async def _let_through(request: Request, error: Exception) -> Response:
@@ -130,7 +136,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _unexpected(request: Request, error: Exception) -> Response:
     """A fault of the server, or of a plugin. The log says whose, the client does not hear it."""
     log.error("a request failed: %s", brief(error))  # uvicorn adds the traceback
-    return await _api_error(
-        request,
-        ApiError("The server failed. Its log says why.", status=500, code="internal_error"),
+    error = ApiError(
+        "The server failed. Its log says why.",
+        status=500,
+        code="internal_error",
+        headers={"Connection": "close"},  # which uvicorn does, and clients are to know
     )
+    return await _api_error(request, error)

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from core.errors import UserError
+from plugins.serve.error_answers import answer
 from plugins.serve.protocol.errors import ApiError
 
 if TYPE_CHECKING:
@@ -44,15 +45,9 @@ class KeyCheck:
                 "The API key is missing or wrong. Send it as Authorization: Bearer KEY.",
                 status=401,
                 code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
             )
-            body = error.body()
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                (b"www-authenticate", b"Bearer"),
-            ]
-            await send({"type": "http.response.start", "status": 401, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await answer(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -83,14 +83,12 @@ def test_hints_without_effect_are_logged(checkpoint, caplog):
 
 def test_everything_wrong_is_said_at_once(checkpoint):
     lines = refusal(
-        LLM, checkpoint, max_model_length=5, quantization="awq", enable_lora=True, task="embed",
+        LLM, checkpoint, max_model_length=5, enable_lora=True, task="embed",
         gpu_memory_utilisation=None, hf_overrides=lambda config: config,
     ).splitlines()  # fmt: skip
     assert sorted(lines) == sorted(
         [
             "argument max_model_length: there is no such argument. Did you mean max_model_len?",
-            "argument quantization: 'awq' is not supported: quantization is read from the "
-            "checkpoint's config.json.",
             "argument enable_lora: True is not supported: adapters are not implemented.",
             "argument task: 'embed' is not supported: models generate text and nothing else.",
             "argument gpu_memory_utilisation: there is no such argument. "
@@ -98,6 +96,12 @@ def test_everything_wrong_is_said_at_once(checkpoint):
             "argument hf_overrides: it must be a mapping; functions are not supported.",
         ]
     )
+
+
+def test_quantization_names_a_format(checkpoint):
+    assert settings(checkpoint, quantization="int8").quantization.use == "int8"
+    said = refusal(LLM, checkpoint, quantization="awq")
+    assert said.startswith("argument quantization: quantization: no quantization format is called")
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,8 @@ def test_it_says_where_to_go_on(
     assert main(["plait-min-p", "--kind", "sampler"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("plait-min-p has the sampler 'min-p':\n    pyproject.toml\n")
-    assert "    cd plait-min-p\n    python -m pytest\n" in out
+    install = 'python -m pip install -e ".[test]"'
+    assert f"    cd plait-min-p\n    {install}\n    python -m pytest\n" in out
     assert [p.name for p in tmp_path.iterdir()] == ["plait-min-p"]
     written = {p.relative_to(tmp_path / "plait-min-p").as_posix() for p in tmp_path.rglob("*.*")}
     assert {line.strip() for line in out.splitlines() if "." in line.split("/")[-1][1:]} >= {

@@ -158,7 +158,7 @@ def check_choosing(environment: Environment, folder: Path) -> None:
     (folder / "base.yaml").write_text(BASE)
     asked: dict[str, list[str]] = {}
     for kind in KINDS:
-        if kind in ("model", "quantization", "source"):  # a checkpoint chooses these
+        if kind in ("model", "source"):  # a checkpoint chooses these
             continue
         readme = (folder / f"my-{kind}" / "README.md").read_text()
         (use,) = re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -241,6 +242,27 @@ def test_a_real_process_ends_like_the_function(site: Site, write) -> None:
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=20)
     assert (child.returncode, err) == (130, b"")
+
+
+@pytest.mark.parametrize("module", ["argparse", "core.registry", "pluggy", "core.plugins.blame"])
+def test_ctrl_c_while_it_imports_itself_ends_with_130(module: str, tmp_path: Path) -> None:
+    """Half of the time until something happens goes into imports."""
+    press = (
+        "import os, signal, sys\n"
+        "class Press:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Press())\n"
+    )
+    tmp_path.joinpath("sitecustomize.py").write_text(press)
+    places = f"{tmp_path}{os.pathsep}{ROOT}"
+    done = subprocess.run(
+        [sys.executable, "-m", "core.run", "--list-plugins"],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": places},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:

@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 
 from core import UserError, plugins
 from core.importing import cause
+from core.parallel import formats_of
+from core.parallel.problems import Problem, raise_problems
 from core.plugins.blame import account
 from core.run import main
 from core.visible import visible
@@ -102,6 +104,20 @@ def test_tables(name: str, terminal: bool) -> None:
     if not terminal:  # which wraps what is too wide
         assert len(out.getvalue().splitlines()) == 4
     assert clean(str(printable(name)))
+
+
+@lines
+@given(names)
+def test_a_mistake_is_told_in_one_line(name: str) -> None:
+    """Else its second line would be whatever somebody likes to have said."""
+    with pytest.raises(UserError) as caught:
+        raise_problems([Problem("P9", f"{name} is missing."), Problem("P10", f"{name} is new.")])
+    assert len(str(caught.value).splitlines()) == 2
+    plugins.load()
+    for stored in ({"quant_method": name}, {"quant_method": "int8", name: 3}):
+        with pytest.raises(UserError) as caught:
+            formats_of({"quantization_config": stored})
+        assert len(str(caught.value).splitlines()) == 1
 
 
 @contextlib.contextmanager

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +18,8 @@ from core.testing.kernels import rms_norm as exact_norm
 from core.testing.numbers import rms
 from plugins.kernels import torch as module
 from plugins.kernels.torch import TorchKernels
+
+ROOT = Path(__file__).parents[2]
 
 kernels = TorchKernels(TorchKernels.Options())
 
@@ -130,6 +136,36 @@ def test_a_packed_product_is_the_product(rows, inner, outer, bias, dtype):
 )
 def test_weights_that_gain_nothing_stay(weight):
     assert kernels.pack(weight) is None
+
+
+MANY_ROWS = """
+import torch
+from pathlib import Path
+from plugins.kernels.torch import TorchKernels
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+torch.set_num_threads(1)
+kernels = TorchKernels(TorchKernels.Options(pack_from=0))
+packed, x = kernels.pack(torch.randn(512, 512)), torch.randn(400, 512)
+if packed is not None:
+    for rows in range(1, 100):
+        kernels.linear(x[:rows], packed, None)
+    before = resident()
+    for rows in range(100, 400):
+        kernels.linear(x[:rows], packed, None)
+    print(resident() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
+def test_memory_does_not_grow_with_every_new_number_of_rows():
+    command = [sys.executable, "-c", MANY_ROWS]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    if not told:
+        pytest.skip("this machine's torch packs no such weights")
+    assert int(told) < 110 * 2**20  # 20 to 65 MB; it is 200 where nothing bounds it
 
 
 def test_packing_can_be_switched_off():

@@ -175,6 +175,7 @@ def test_a_row_that_rules_tokens_out_keeps_its_distance(site: Site) -> None:
 
 def test_files_of_examples_say_how_to_run_them() -> None:
     index = (ROOT / "examples" / "README.md").read_text()
-    for path in [*EXAMPLES.glob("*.py"), *(p for p in EXAMPLES.parent.iterdir() if p.is_dir())]:
+    scripts = [*EXAMPLES.glob("*.py"), *EXAMPLES.parent.glob("*.py")]
+    for path in [*scripts, *(p for p in EXAMPLES.parent.iterdir() if p.is_dir())]:
         if path != EXAMPLES:
             assert path.name in index, f"{path.name} is not in examples/README.md"

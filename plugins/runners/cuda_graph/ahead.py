@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,8 @@ from core.triton_launch import compiling_ahead
 if TYPE_CHECKING:
     from core.interfaces import Step
     from plugins.runners.cuda_graph.by_size import BySize
+
+log = logging.getLogger("plait")
 
 MOST = 16  # threads: a sixth of a kernel's compilation is Python's, which takes turns
 
@@ -27,9 +31,13 @@ def compile_ahead(step: Step, graphs: Sequence[BySize[Any]]) -> None:
     first, *others = [partial(of.rehearse, size) for of in graphs for size in of.sizes]
     cores = len(os.sched_getaffinity(0)) // step.comm.size
     threads = min(max(cores, 1), MOST)
+    began = time.monotonic()
     with compiling_ahead(threads) as ahead:
         first()
     if step.comm.broadcast_object(ahead.cold):
-        with compiling_ahead(threads):
+        with compiling_ahead(threads) as more:
             for other in others:
                 other()
+        count = len(ahead.seen | more.seen)
+        spent = time.monotonic() - began
+        log.info("compiled %d variants of kernels, once for this machine, in %.1f s", count, spent)

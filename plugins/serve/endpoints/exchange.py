@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 EXPECTED = (ApiError, Refused, Busy, EngineDead)
 
-MOST_PIECES = 64
-"""Are written at once to a client that was slow; it has to take them before it gets more."""
+MOST_PIECES = 16
+"""Are written at once to a client when many have come; it has to take them before it gets more,
+and other clients have their turns."""
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -172,17 +173,14 @@ class Exchange:
             len(work.ids), n=len(writers), max_tokens=self._max_tokens, at=self._arrived
         )
         with meter:
-            while (pieces := await submission.take()) and not self._gone:
-                for start in range(0, len(pieces), MOST_PIECES):
-                    some = pieces[start : start + MOST_PIECES]
-                    events = self._events(submission, writers, meter, some)
-                    if not events or send is None:
-                        continue
-                    more = submission.open or start + MOST_PIECES < len(pieces)
-                    if more or len(self.works) > 1:
-                        await send(_part(events))
-                    else:
-                        self._rest = events  # goes out with the end, in one write
+            while (pieces := await submission.take(MOST_PIECES)) and not self._gone:
+                events = self._events(submission, writers, meter, pieces)
+                if not events or send is None:
+                    continue
+                if submission.more or len(self.works) > 1:
+                    await send(_part(events))
+                else:
+                    self._rest = events  # goes out with the end, in one write
 
     def _events(
         self,

@@ -17,6 +17,7 @@ from plugins.serve.engine.messages import EngineInfo, Piece, pack, unpack
 from plugins.serve.engine.process import Orders
 from plugins.serve.engine.spawning import obituary, start_process
 from plugins.serve.engine.submission import Busy, Refused, Submission
+from plugins.serve.engine.turns import Turns
 from plugins.serve.engine.waiting import Waiting
 from plugins.serve.engine.wire import Wire
 
@@ -47,7 +48,7 @@ class EngineClient:
         token; more are turned away. `secrets`: environment variables that the process does not
         get."""
         self._config, self._name, self._secrets = config, name, secrets
-        self._waiting = Waiting(queue)
+        self._waiting, self._turns = Waiting(queue), Turns()
         self._next = 0
         self._answers: dict[int, Submission] = {}  # by the number of an answer; those that are open
         self._unread: dict[int, Submission] = {}  # by number; those that the engine has to answer
@@ -120,7 +121,7 @@ class EngineClient:
             raise EngineDead(str(self._error))
         assert self._wire is not None
         number = self._next
-        submission = Submission(number, params.n, self._cancel)
+        submission = Submission(number, params.n, self._cancel, self._turns)
         try:
             self._waiting.check(params.n)
             given = {name: getattr(params, name) for name in params.given}

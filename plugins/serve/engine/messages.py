@@ -24,7 +24,7 @@ class EngineInfo(msgspec.Struct, frozen=True):
     limits: dict[str, Any]  # core.types.Limits
 
 
-class Piece(msgspec.Struct, omit_defaults=True):
+class Piece(msgspec.Struct, omit_defaults=True, gc=False):
     """News of one of the answers to a prompt; at most one for each answer and step."""
 
     index: int  # which of the n answers

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 
 from plugins.serve.engine.messages import Piece
+from plugins.serve.engine.turns import Turns
 
 
 class Refused(Exception):
@@ -29,16 +30,23 @@ class Submission(AsyncIterator[Piece]):
     """The pieces of a request until all its `n` answers have ended.
 
     Raises Refused or EngineDead where a piece was due. Pieces that nobody has fetched wait here.
+    Who follows it gets its first one at once, and later ones when it has its turn among others.
     """
 
     def __init__(
-        self, number: int, answers: int, cancel: Callable[[Submission, int | None], None]
+        self,
+        number: int,
+        answers: int,
+        cancel: Callable[[Submission, int | None], None],
+        turns: Turns | None = None,
     ) -> None:
         """`cancel` tells the engine to end the answer of an index; None: all that are open."""
         self.number = number
         self.open = set(range(answers))  # answers that have not ended
         self._accepted = False
-        self._cancel = cancel
+        self._begun = False  # somebody has fetched a piece
+        self._in_line = False
+        self._cancel, self._turns = cancel, turns or Turns()
         self._pieces: deque[Piece] = deque()
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -49,28 +57,32 @@ class Submission(AsyncIterator[Piece]):
         return self
 
     async def __anext__(self) -> Piece:
-        while not self._pieces:
-            if self._error is not None:
-                raise self._error
-            if not self.open:
-                raise StopAsyncIteration
-            await self._wait()
-        return self._pieces.popleft()
+        if pieces := await self.take(1):
+            return pieces[0]
+        raise StopAsyncIteration
 
-    async def take(self) -> list[Piece]:
-        """All pieces that are here, at least one: fewer wake-ups when several came. [] at the end.
-
-        Raises as iteration does.
+    async def take(self, most: int) -> list[Piece]:
+        """The pieces that are here, at least one and up to `most`: fewer wake-ups when several
+        came. [] at the end. Raises as iteration does.
         """
-        while not self._pieces:
-            if self._error is not None:
+        waited = not self._begun
+        while not (self._pieces and waited):
+            if self._pieces:
+                self._enter()
+            elif self._error is not None:
                 raise self._error
-            if not self.open:
+            elif not self.open:
                 return []
             await self._wait()
-        pieces = list(self._pieces)
-        self._pieces.clear()
-        return pieces
+            waited = True
+        self._begun = True
+        pieces = self._pieces
+        return [pieces.popleft() for _ in range(min(most, len(pieces)))]
+
+    @property
+    def more(self) -> bool:
+        """Whether further pieces are here or will come."""
+        return bool(self._pieces or self.open)
 
     async def accepted(self) -> None:
         """Returns once the engine has checked and queued the request. Raises Refused, EngineDead.
@@ -117,7 +129,10 @@ class Submission(AsyncIterator[Piece]):
                 self.open.discard(piece.index)
             self._pieces.append(piece)
             if self._waiter is not None:
-                self._wake()
+                if self._begun:
+                    self._enter()
+                else:
+                    self._wake()
 
     def fail(self, error: Exception) -> None:
         """Nothing more will come; what came before is still handed out."""
@@ -132,6 +147,15 @@ class Submission(AsyncIterator[Piece]):
             await self._waiter
         finally:
             self._waiter = None
+
+    def _enter(self) -> None:
+        if not self._in_line:
+            self._in_line = True
+            self._turns.enter(self._have_turn)
+
+    def _have_turn(self) -> None:
+        self._in_line = False
+        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -17,6 +17,7 @@ from plugins.serve.protocol.tokens import DetokenizeRequest, Text, TokenizeReque
 ERRORS = {
     400: "The request is wrong; the message says how.",
     401: "The API key is missing or wrong.",
+    403: "The request is for a server of another name.",
     404: "There is no such model, or nothing at this path.",
     405: "The path has no such method.",
     408: "The request did not arrive in time.",

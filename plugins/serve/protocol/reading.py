@@ -15,6 +15,15 @@ from plugins.serve.protocol.errors import ApiError
 DEEPEST = 100
 """Lists and objects inside one another; a schema of a tool has a dozen."""
 
+MOST_PARTS = 200_000
+"""Lists, objects and their fields of one body. A million takes a second to read, in which no stream
+goes on."""
+
+MOST_MISTAKES = 10  # that are told
+
+_NEXT_PART = re.compile(rb'(?:[^"\[{:]++|"(?:[^"\\]++|\\.)*+")*+[\[{:]', re.DOTALL)
+"""From anywhere outside of a string to behind the next bracket, brace or colon outside of one."""
+
 
 class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request. A field that is null counts as left out, unless null is a value of its own.
@@ -31,6 +40,12 @@ Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 def parse(data: bytes) -> dict[str, Any]:
     """A body as a JSON object. ApiError when it is none."""
+    if _has_too_many_parts(data):
+        raise ApiError(
+            f"The body has more than {MOST_PARTS} lists, objects and fields, the most that this "
+            "server reads.",
+            code="invalid_json",
+        )
     try:
         found = msgspec.json.decode(data)
     except RecursionError:
@@ -54,6 +69,8 @@ def read(raw: Mapping[str, Any], kind: type[Fields]) -> Fields:
     values: dict[str, Any] = {}
     mistakes: list[tuple[str, str]] = []
     for name, value in raw.items():
+        if len(mistakes) > MOST_MISTAKES:
+            break
         if value is None and (name in types or name in _refused(kind)):
             continue
         if name in types:
@@ -69,9 +86,12 @@ def read(raw: Mapping[str, Any], kind: type[Fields]) -> Fields:
         if raw.get(name) is None:
             mistakes.append((name, f"{name} is missing."))
     if mistakes:
+        told = [sentence for _, sentence in mistakes[:MOST_MISTAKES]]
+        if len(mistakes) > MOST_MISTAKES:
+            told.append("There are further mistakes.")
         raise ApiError(
-            "\n".join(sentence for _, sentence in mistakes),
-            param=mistakes[0][0],
+            "\n".join(told),
+            param=mistakes[0][0][:100],
             code="invalid_value",
         )
     return kind(**values)
@@ -84,9 +104,10 @@ def _refused(kind: type[msgspec.Struct]) -> Mapping[str, tuple[str, tuple[Any, .
 def _refusal(kind: type[msgspec.Struct], name: str, value: Any) -> str | None:
     refused = _refused(kind)
     if name not in refused:
+        name = name[:100]
         near = difflib.get_close_matches(name, _types(kind), n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        return f"{name[:100]} is not a field of this request.{hint}"
+        return f"{name} is not a field of this request.{hint}"
     sentence, harmless = refused[name]
     if any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in harmless):
         return None
@@ -118,6 +139,15 @@ def _plain(sentence: str) -> str:
 def _named(value: object) -> str:
     names = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def _has_too_many_parts(data: bytes) -> bool:
+    if sum(map(data.count, (b"[", b"{", b":"))) <= MOST_PARTS:
+        return False  # as ever; a long text may have more in its strings, so look again
+    parts, at = 0, 0
+    while parts <= MOST_PARTS and (found := _NEXT_PART.match(data, at)):
+        parts, at = parts + 1, found.end()
+    return parts > MOST_PARTS
 
 
 def _depth(value: object) -> int:

@@ -9,6 +9,10 @@ import msgspec
 from plugins.serve.protocol.errors import ApiError
 from plugins.serve.protocol.reading import RequestBody
 
+MOST = 2**20
+"""Bytes of a form as JSON. The engine refuses smaller ones, but it has to look at them in between
+its steps."""
+
 
 class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A schema and its name."""
@@ -73,6 +77,14 @@ def wanted_form(request: StructuredFields) -> Form | None:
             param=found[1].field,
             code="invalid_value",
         )
+    for form in found:
+        if (size := len(msgspec.json.encode(form.values))) > MOST:
+            raise ApiError(
+                f"{form.field} has {size} bytes, and {MOST} are the most that this server looks "
+                "at. Shorten it.",
+                param=form.field,
+                code="invalid_value",
+            )
     return found[0] if found else None
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from toys import Config, checkpoint, reference, toy_plan
 
 from core.parallel import Communicator, RankLost, Solo, ThreadGroup, connect
+from core.parallel.collectives import finish
 from core.parallel.groups import ordered_sum, rows_of
-from core.parallel.process_groups import finish
 from core.parallel.verify import build_rank
 
 

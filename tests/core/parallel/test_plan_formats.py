@@ -241,6 +241,7 @@ class Known(Quantization):
 
 def test_a_quantized_checkpoint_needs_a_plugin_for_its_format() -> None:
     before = registry.registries.snapshot()
+    registry.registries.forget_plugins()
     try:
         registry.quantization.register("known", Known)
         assert formats_of({"hidden_size": 3}) is None

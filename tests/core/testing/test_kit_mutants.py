@@ -27,6 +27,7 @@ FILES = {
     "sampler": "wrong_samplers",
     "scheduler": "wrong_schedulers",
     "sharding": "wrong_strategies",
+    "quantization": "wrong_quantization",
     "runner": "wrong_runners",
     "model": "wrong_models",
 }
@@ -44,6 +45,7 @@ RIGHT = {
     "sampler": "temperature-alone",
     "scheduler": "one-at-a-time",
     "sharding": "rowwise-tokens",
+    "quantization": "float8-in-tiles",
     "runner": "warm",
     "model": "LlamaForCausalLM",
 }

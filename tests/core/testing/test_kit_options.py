@@ -65,6 +65,53 @@ def test_a_name_that_is_not_there_is_an_error_that_lists_what_is(
     assert "there is no such file" in run.stderr
 
 
+NEEDY = """
+from dataclasses import dataclass, field
+from core.registry import schedulers
+from core.scheduling import QueueScheduler
+
+@schedulers.register("needy")
+class Needy(QueueScheduler):
+    @dataclass(kw_only=True)
+    class Options(QueueScheduler.Options):
+        short: int = field(metadata={"help": "most tokens of a short prompt"})
+        names: list[str] = field(default_factory=list, metadata={"help": "names"})
+
+        def __post_init__(self):
+            super().__post_init__()
+            if self.short < 0:
+                raise ValueError("short must not be below 0")
+
+    def order(self, request):
+        assert (self.options.short, self.options.names) == (7, ["a", "b"])
+        return request.arrival
+"""
+KIT = ("--pyargs", "core.testing", "--load", "./needy.py")
+
+
+def test_an_option_that_is_missing_is_told_once_with_what_to_write(
+    tmp_path: Path, installed: dict[str, str]
+) -> None:
+    (tmp_path / "needy.py").write_text(NEEDY)
+    run = pytest_run(tmp_path, installed, *KIT, "--scheduler=needy", "--reference=/nonexistent")
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR
+    assert run.stderr.strip() == (
+        "ERROR: --scheduler: the scheduler 'needy' has options without a default. Give them as a "
+        "configuration does: --scheduler='{use: needy, short: VALUE}'.\n"
+        "--reference=/nonexistent: there is no such folder."
+    )
+
+
+def test_a_component_is_tested_with_the_options_that_it_is_given(
+    tmp_path: Path, installed: dict[str, str]
+) -> None:
+    (tmp_path / "needy.py").write_text(NEEDY)
+    word = "--scheduler={use: needy, short: 7, names: [a, b]}"
+    run = pytest_run(tmp_path, installed, *KIT, word, "-v")
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "needy-short-7-names-a-b" in run.stdout
+
+
 CUDA_ONLY = """
 from core.registry import attention
 from core.interfaces import AttentionBackend
@@ -96,8 +143,8 @@ OTHER_CONFTEST = """
 import pytest
 
 def pytest_addoption(parser):
-    for name in ("--backend", "--kernels", "--sampler", "--scheduler", "--sharding", "--runner",
-                 "--model", "--load", "--on", "--reference"):
+    for name in ("--backend", "--kernels", "--sampler", "--scheduler", "--sharding",
+                 "--quantization", "--runner", "--model", "--load", "--on", "--reference"):
         parser.addoption(name, default="mine")
 
 @pytest.fixture
@@ -149,7 +196,8 @@ def test_the_plugin_imports_itself_alone(installed: dict[str, str]) -> None:
     run = subprocess.run(
         [sys.executable, "-c", code], env=installed, capture_output=True, text=True, check=True
     )
-    assert run.stdout.split() == ["core", "core.testing", "core.testing.plugin"]
+    own = ["core", "core.testing", "core.testing.plugin", "core.visible"]
+    assert run.stdout.split() == own
 
 
 @pytest.mark.speed

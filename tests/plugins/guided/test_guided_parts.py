@@ -91,6 +91,25 @@ def test_the_cache_of_forms_is_bounded(byte_checkpoint: Path) -> None:
         assert grammars is worker_grammars(llm)
 
 
+def test_forms_that_took_long_to_read_are_kept_for_a_while(
+    wild: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are large; what takes no time does not push out others."""
+    wild.generate(["x"], SamplingParams(structured_outputs={"choice": ["a"]}), use_tqdm=False)
+    grammars = worker_grammars(wild)
+    grammars._read.clear()
+    forms = [Form("choice", f'["text {number}"]') for number in range(7)]
+    clock = iter([0.0, 0.5] * 3 + [0.0, 0.0] + [0.0, 7.0] + [0.0, 0.5] * 2)
+    monkeypatch.setattr("plugins.guided.grammars.KEPT", 1.2)
+    monkeypatch.setattr("plugins.guided.grammars.time.thread_time", lambda: next(clock))
+    left = []
+    for form in forms:
+        assert grammars.start(form) is grammars.start(form)
+        left.append([forms.index(kept) for kept in grammars._read])
+    assert left == [[0], [0, 1], [1, 2], [1, 2, 3], [4], [5], [5, 6]]
+    grammars._read.clear()
+
+
 def worker_grammars(llm: LLM) -> Any:
     return llm.engine.executor._worker.sampler.chain.processors["guided"]._grammars
 

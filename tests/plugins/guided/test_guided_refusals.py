@@ -34,7 +34,12 @@ def nested(depth: int) -> dict[str, Any]:
     return schema
 
 
-CHAIN = "start: r0\n" + "\n".join(f'r{i}: r{i + 1} | "x" r{i + 1} |' for i in range(2000))
+def chain(rules: int) -> str:
+    """A grammar in which each x may belong to any rule."""
+    links = (f'r{i}: r{i + 1} | "x" r{i + 1} |' for i in range(rules))
+    return "\n".join(["start: r0", *links, f'r{rules}: "a"'])
+
+
 UNSERVED: list[tuple[dict[str, Any], str]] = [
     ({"json": {"not": {"type": "string"}}}, 'Unimplemented keys: ["not"]'),
     ({"json": {"type": "string", "format": "colour"}}, "Unknown format: colour"),
@@ -44,7 +49,9 @@ UNSERVED: list[tuple[dict[str, Any], str]] = [
     ({"json": {"$ref": "#/$defs/nobody"}}, "nobody"),
     ({"json": {"type": "integer", "minimum": 5, "maximum": 3}}, "Unsatisfiable"),
     ({"json": {"type": "sring"}}, "sring"),
-    ({"json": nested(900)}, "recursion limit"),
+    ({"json": nested(900)}, "the schema cannot be read: recursion limit"),
+    ({"json": {"$ref": "#"}}, "by itself alone"),
+    ({"grammar": "start: a\na: start"}, "by itself alone"),
     ({"json": nested(20_000)}, "nested too deeply"),
     ({"regex": "(a"}, "unclosed group"),
     ({"regex": r"(a)\1"}, "backreferences"),
@@ -67,7 +74,7 @@ def test_what_cannot_be_served_is_said(wild: LLM, form: dict[str, Any], words: s
     ("form", "words"),
     [
         ({"json": {"type": "integer", "multipleOf": 1234567}}, "more than 0.5 s"),  # 10 s, 600 MB
-        ({"grammar": CHAIN + '\nr2000: "a"'}, "nesting"),  # would overflow the engine's stack
+        ({"grammar": chain(2000)}, "nesting"),  # would overflow the engine's stack
     ],
 )
 def test_bombs_go_off_elsewhere(byte_checkpoint: Path, form: dict[str, Any], words: str) -> None:
@@ -105,6 +112,20 @@ def test_costly_forms_hold_nobody_up_for_long(wild: LLM, form: dict[str, Any]) -
     assert time.process_time() - began < 10
     assert len(free.outputs[0].token_ids) == 40
     assert costly.outputs[0].finish_reason in ("stop", "length", "error")
+
+
+def test_a_grammar_with_ever_more_ways_comes_to_an_end(wild: LLM) -> None:
+    """Each step of it would take longer than the one before, and all others wait for steps."""
+    (x,) = wild.engine.tokenizer.encode("x")
+    params = SamplingParams(
+        max_tokens=120, logit_bias={x: 100.0}, structured_outputs={"grammar": chain(120)}
+    )
+    began = time.process_time()
+    answer = wild.generate(["x"], params, use_tqdm=False)[0].outputs[0]
+    assert time.process_time() - began < 4
+    assert answer.finish_reason == "error"
+    assert answer.error.startswith("no token is possible: the answer cannot go on in its form")
+    assert 5 < len(answer.token_ids) < 60
 
 
 def test_contradictions_are_told(wild: LLM) -> None:

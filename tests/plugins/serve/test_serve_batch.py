@@ -200,6 +200,12 @@ def test_two_processes_do_not_write_to_one_file(tmp_path: Path) -> None:
     Answers(tmp_path / "out").__exit__()
 
 
+@pytest.mark.parametrize("path", ["/dev/full", "/dev/zero", "/dev/null"])
+def test_what_is_no_file_is_not_read_to_its_end(path: str) -> None:
+    with pytest.raises(UserError, match=f"{path} is no file"):
+        Answers(Path(path))
+
+
 def test_what_is_answered_is_not_asked_again(
     app: Starlette, engine: FakeEngine, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from core.errors import UserError
 from plugins.serve import connections
-from plugins.serve.endpoints import bodies
 from tests.plugins.serve.fake_engine import FakeEngine
 from tests.plugins.serve.running import Running, serving
 
@@ -28,7 +27,7 @@ def connect(running: Running) -> closing[socket.socket]:
 def raw_post(body: bytes, *headers: str, length: int | None = None) -> bytes:
     head = [
         "POST /v1/completions HTTP/1.1",
-        "Host: x",
+        "Host: 127.0.0.1",
         "Content-Type: application/json",
         f"Content-Length: {len(body) if length is None else length}",
         *headers,
@@ -98,19 +97,25 @@ def test_what_is_not_http_is_refused(small: Running) -> None:
     assert json.loads(text.partition("\r\n\r\n")[2])["error"]["code"] == "invalid_http"
 
 
-def test_a_head_has_to_come_in_time(small: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-    with connect(small) as begun, connect(small) as silent:
+@pytest.fixture(scope="module")
+def impatient(folder: Path) -> Iterator[Running]:
+    with serving(FakeEngine(), folder, client_timeout=0.2) as running:
+        yield running
+
+
+def test_a_head_has_to_come_in_time(impatient: Running) -> None:
+    with connect(impatient) as begun, connect(impatient) as silent:
         begun.sendall(b"GET /health HT")
         assert answer(begun)[0] == 408
         assert silent.recv(100) == b""
 
 
-def test_a_body_has_to_come_in_time(small: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "SECONDS", 0.2)
-    with connect(small) as connection:
+def test_a_body_has_to_come_in_time(impatient: Running) -> None:
+    with connect(impatient) as connection:
         connection.sendall(raw_post(b'{"prompt"', length=100))
-        assert answer(connection)[0] == 408
+        status, text = answer(connection)
+    assert status == 408
+    assert "within 0.2 seconds" in text
 
 
 def test_too_many_connections_are_turned_away(small: Running) -> None:
@@ -166,17 +171,24 @@ def test_a_client_that_goes_while_the_engine_waits(fake: Running) -> None:
 def test_a_client_that_takes_nothing_is_given_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    monkeypatch.setattr(connections, "GONE_SECONDS", 0.5)
-    monkeypatch.setattr(connections, "_notice_the_gone", lambda transport: None)  # nor the kernel
+    def small_buffer(transport: Any, seconds: float) -> None:  # and the kernel does not notice
+        taken = transport.get_extra_info("socket")
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+
+    monkeypatch.setattr(connections, "_notice_the_gone", small_buffer)
     engine = FakeEngine(lambda ids, params, index: [70] * 250, vocab_size=100_000)
-    with serving(engine, folder) as running, closing(socket.socket()) as connection:
+    with (
+        serving(engine, folder, client_timeout=0.5) as running,
+        closing(socket.socket()) as connection,
+    ):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", running.port))
-        # megabytes of log probabilities, more than the buffers on the way hold
-        fields = {"prompt": "a", "stream": stream, "n": 100, "logprobs": 20}
+        # log probabilities, more than the buffers on the way hold
+        fields = {"prompt": "a", "stream": stream, "n": 8, "logprobs": 20}
         connection.sendall(raw_post(json.dumps(fields).encode()))
-        eventually(lambda: engine.asked and not engine.asked[0].submission.open, 60)
-        time.sleep(2)
+        connection.recv(1, socket.MSG_PEEK)
+        eventually(lambda: not engine.asked[0].submission.open)
+        time.sleep(0.6)
         data = b""
         try:
             while chunk := connection.recv(2**20):

@@ -16,6 +16,7 @@ import pytest
 
 from core import registry, settings
 from core.errors import UserError
+from core.run import main
 from plugins.serve.app import Serve
 from plugins.serve.listening import open_address, take_address
 from tests.plugins.serve.command import Command
@@ -104,13 +105,30 @@ def test_a_key_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
 
 
+def test_what_keeps_it_from_starting_is_a_sentence_and_a_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PLAIT_TEST_KEY", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        for wrong, says in (
+            (f"run.port={other.getsockname()[1]}", "is taken by another program"),
+            ("run.api_key_env=PLAIT_TEST_KEY", "PLAIT_TEST_KEY is not set"),
+        ):
+            assert main([CONFIG, f"model.path={tmp_path}/nothing", "run.port=0", wrong]) == 2
+
+            told = capsys.readouterr().err
+            assert says in told
+            assert "Traceback" not in told
+
+
 def test_settings_out_of_range_are_told_together() -> None:
-    changes = ["run.port=70000", "run.queue=0", "run.max_body=-1", "run.drain=-2"]
+    wrong = ["port=70000", "queue=0", "max_body=-1", "drain=-2", "client_timeout=0"]
+    changes = [f"run.{change}" for change in wrong]
 
     with pytest.raises(UserError) as refusal:
         settings.load(CONFIG, changes)
 
-    for name in ("port", "queue", "max_body", "drain"):
+    for name in ("port", "queue", "max_body", "drain", "client_timeout"):
         assert f"{name} must" in str(refusal.value)
 
 
@@ -201,9 +219,14 @@ def test_without_its_engine_it_says_so_until_it_is_ended(folder: Path) -> None:
         url = server.url()
         events = stream(url, 200)
         next(events)
-        began = time.monotonic()
-        os.kill(server.engine(), signal.SIGKILL)
-        *_, error, end = events
+        whole = {**body(200), "stream": False, "stream_options": None}
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(httpx.post, f"{url}/v1/completions", json=whole, timeout=60)
+            time.sleep(0.3)
+            began = time.monotonic()
+            os.kill(server.engine(), signal.SIGKILL)
+            *_, error, end = events
+            assert waiting.result().status_code == 503
         assert time.monotonic() - began < 5
         assert "error" in json.loads(error)
         assert end == "[DONE]"

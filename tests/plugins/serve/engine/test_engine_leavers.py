@@ -72,7 +72,7 @@ def test_those_that_stay_are_not_touched_by_those_that_leave(engine: Started, of
         found: list[list[int]] = [[] for _ in range(each[i].n)]
         count = 0
         async with submission:
-            while leaves[i] != count and (pieces := await submission.take()):
+            while leaves[i] != count and (pieces := await submission.take(64)):
                 count += 1
                 for piece in pieces:
                     found[piece.index] += piece.ids
@@ -173,7 +173,7 @@ def test_pieces_that_piled_up_are_taken_at_once(engine: Started) -> None:
         await submission.accepted()
         await free(client)
         counts = []
-        while pieces := await submission.take():
+        while pieces := await submission.take(64):
             counts.append(len(pieces))
         return counts
 

@@ -1,0 +1,84 @@
+"""Compares lines of `run: bench`, `tools.bench_vllm` or another engine that prints the same keys.
+
+    python -m tools.compare_runs plait.jsonl vllm.jsonl
+
+Workloads that differ by their seed alone are one row: medians in tokens a second (of prompts where
+only those count), their ratio, and the ratios of equal workloads. Lines of different work (another
+digest) are refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+SEED = {"nanobench": 1, "decode": 4, "prefill": 3}  # the part of a name that is the seed
+
+Runs = dict[str, list[dict[str, Any]]]  # lines by the whole name of their workload
+
+
+def read(path: Path) -> Runs:
+    """The lines of a file."""
+    runs: Runs = {}
+    for text in path.read_text().splitlines():
+        line = json.loads(text)
+        runs.setdefault(line["name"], []).append(line)
+    return runs
+
+
+def kind(name: str) -> str:
+    """A workload's name without its seed."""
+    parts = name.split(":")
+    at = SEED.get(parts[0])
+    return ":".join(part for i, part in enumerate(parts) if i != at)
+
+
+def rate(line: dict[str, Any]) -> float:
+    """Tokens a second that the workload is about."""
+    return float(line.get("prompt_tok_s", line["out_tok_s"]))
+
+
+def rows(ours: Runs, theirs: Runs) -> list[tuple[str, float, float, float, list[float]]]:
+    """(kind, our median, theirs, ratio of the medians, ratios of equal workloads).
+
+    ValueError where two lines of a name are not of the same work.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name in ours.keys() & theirs.keys():
+        digests = {line["digest"] for line in ours[name] + theirs[name]}
+        if len(digests) > 1:
+            raise ValueError(f"{name}: the lines are of different work ({', '.join(digests)})")
+        pair = tuple(statistics.median(map(rate, runs[name])) for runs in (ours, theirs))
+        found.setdefault(kind(name), []).append((pair[0], pair[1]))
+    table = []
+    for what, pairs in sorted(found.items()):
+        mine, other = (statistics.median(side) for side in zip(*pairs, strict=True))
+        table.append((what, mine, other, mine / other, sorted(a / b for a, b in pairs)))
+    return table
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("ours", type=Path)
+    parser.add_argument("theirs", type=Path)
+    asked = parser.parse_args()
+    ours, theirs = read(asked.ours), read(asked.theirs)
+    try:
+        table = rows(ours, theirs)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for what, mine, other, ratio, each in table:
+        pairs = " ".join(f"{r:.2f}" for r in each)
+        print(f"{what:32}{mine:12,.0f}{other:12,.0f}{ratio:8.2f}   ({pairs})")
+    for name in sorted(ours.keys() ^ theirs.keys()):
+        print(f"{name:32} is in one of the files alone")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
