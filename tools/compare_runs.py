@@ -10,13 +10,14 @@ digest) are refused.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-SEED = {"nanobench": 1, "decode": 4, "prefill": 3}  # the part of a name that is the seed
+from plugins.apps.bench.workloads import KINDS
 
 Runs = dict[str, list[dict[str, Any]]]  # lines by the whole name of their workload
 
@@ -32,9 +33,10 @@ def read(path: Path) -> Runs:
 
 def kind(name: str) -> str:
     """A workload's name without its seed."""
-    parts = name.split(":")
-    at = SEED.get(parts[0])
-    return ":".join(part for i, part in enumerate(parts) if i != at)
+    what, *numbers = name.split(":")
+    meanings = list(inspect.signature(KINDS[what]).parameters) if what in KINDS else []
+    kept = (n for i, n in enumerate(numbers) if meanings[i : i + 1] != ["seed"])
+    return ":".join([what, *kept])
 
 
 def rate(line: dict[str, Any]) -> float:
@@ -52,8 +54,8 @@ def rows(ours: Runs, theirs: Runs) -> list[tuple[str, float, float, float, list[
         digests = {line["digest"] for line in ours[name] + theirs[name]}
         if len(digests) > 1:
             raise ValueError(f"{name}: the lines are of different work ({', '.join(digests)})")
-        pair = tuple(statistics.median(map(rate, runs[name])) for runs in (ours, theirs))
-        found.setdefault(kind(name), []).append((pair[0], pair[1]))
+        mine, other = (statistics.median(map(rate, runs[name])) for runs in (ours, theirs))
+        found.setdefault(kind(name), []).append((mine, other))
     table = []
     for what, pairs in sorted(found.items()):
         mine, other = (statistics.median(side) for side in zip(*pairs, strict=True))
