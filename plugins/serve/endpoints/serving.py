@@ -113,9 +113,11 @@ def _holds_forms(config: Config) -> bool:
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """What the engine had against a request, as an answer. Others are raised again."""
+    """What is wrong with a request, or the engine had against it. Others are raised again."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, UserError):
+        return ApiError(str(error), code="invalid_value")
     if isinstance(error, Refused):
         return refused(error.sentences)
     if isinstance(error, Busy):
