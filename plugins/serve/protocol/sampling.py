@@ -18,6 +18,8 @@ MOST_LOGPROBS = 20  # the best tokens of a position
 MOST_STOPS = 64
 MOST_BAD_WORDS = 256
 INT32 = 2**31 - 1
+PENALTY, BIAS = (0.01, 100), (-100, 100)
+"""Of repetition_penalty and logit_bias. Beyond, logits would be infinite, and nothing be drawn."""
 
 
 def bounds(low: float, high: float, **more: Any) -> Meta:
@@ -66,11 +68,11 @@ class GenerationRequest(StructuredFields, kw_only=True):
     seed: Annotated[int, bounds(-(2**63), 2**63 - 1)] | None = None
     presence_penalty: Annotated[float, bounds(-2, 2)] | None = None
     frequency_penalty: Annotated[float, bounds(-2, 2)] | None = None
-    logit_bias: dict[str, Annotated[float, bounds(-100, 100)]] | None = None
+    logit_bias: dict[str, Annotated[float, bounds(*BIAS)]] | None = None
 
     top_k: Annotated[int, bounds(-1, INT32)] | None = None
     min_p: Annotated[float, bounds(0, 1)] | None = None
-    repetition_penalty: Annotated[float, bounds(0.01, 100)] | None = None
+    repetition_penalty: Annotated[float, bounds(*PENALTY)] | None = None
     min_tokens: Annotated[int, bounds(0, INT32)] | None = None
     stop_token_ids: TokenIds | None = None
     ignore_eos: bool | None = None
@@ -167,13 +169,14 @@ def _too_many(given: Mapping[str, Any]) -> list[str]:
     for name in ("logprobs", "prompt_logprobs"):
         if not 0 <= (given.get(name) or 0) <= MOST_LOGPROBS:
             lines.append(f"{name} is {given[name]}: it must be from 0 to {MOST_LOGPROBS}.")
-    # beyond these, logits would be infinite and nothing could be drawn
-    if not 0.01 <= given.get("repetition_penalty", 1.0) <= 100:
+    low, high = PENALTY
+    if not low <= given.get("repetition_penalty", 1.0) <= high:
         lines.append(
-            f"repetition_penalty is {given['repetition_penalty']}: it must be from 0.01 to 100."
+            f"repetition_penalty is {given['repetition_penalty']}: it must be from {low} to {high}."
         )
-    if any(not -100 <= bias <= 100 for bias in given.get("logit_bias", {}).values()):
-        lines.append("logit_bias holds a number that is not from -100 to 100.")
+    low, high = BIAS
+    if any(not low <= bias <= high for bias in given.get("logit_bias", {}).values()):
+        lines.append(f"logit_bias holds a number that is not from {low} to {high}.")
     for name, most in (("stop", MOST_STOPS), ("bad_words", MOST_BAD_WORDS)):
         found = given.get(name) or ()
         if not isinstance(found, str) and len(found) > most:
