@@ -49,7 +49,7 @@ class SampleRows:
         `at`: where these rows stand among those that they were taken from; None: all of them.
         """
         self.table, self.rows, self.ends, self.memo, self.at = table, rows, ends, memo, at
-        self.places: Sequence[int] | None = None  # what `at` says, on the host
+        self.picks: NDArray[np.int64] | None = None  # what `at` says, on the host
         self.shard: Shard | None = None  # of which the logits are; None: of the whole vocabulary
         self._positions: Tensor | None = None
 
@@ -211,7 +211,7 @@ class SampleRows:
             return SampleRows(self.table, self.rows, self.ends, self.memo).on(self.shard)
         picks, at, memo = part
         found = SampleRows(self.table, self.rows[picks], self.ends[picks], memo, at)
-        found.places = picks.tolist()
+        found.picks = picks
         return found.on(self.shard)
 
     def on(self, shard: Shard | None) -> Self:
