@@ -16,7 +16,6 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from core.errors import EngineDead, UserError
-from core.parallel.switches import set_switches
 from core.plugins.blame import account
 
 PROGRAM = "plugins.executors.rank_process"
@@ -53,15 +52,13 @@ class Ranks:
 
     def _start(self, rank: int, threads: int) -> None:
         ours, theirs = socket.socketpair()
-        environment = dict(os.environ)
-        set_switches(environment)
         with theirs:
             # not multiprocessing's spawn: that would import the caller's main script again
             process = subprocess.Popen(
                 [sys.executable, "-m", PROGRAM, str(theirs.fileno()), str(rank)],
                 pass_fds=[theirs.fileno()],
                 env={
-                    **environment,
+                    **os.environ,
                     "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
                     "OMP_NUM_THREADS": str(threads),
                 },
