@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.distributed import TCPStore
@@ -22,6 +22,9 @@ from core.worker.memory import give_back_memory
 from core.worker.wire import encode
 from plugins.executors.rank_process import HOST, Assignment
 from plugins.executors.ranks import Ranks
+
+if TYPE_CHECKING:
+    from core.config import Config
 
 
 class Local(Executor):
@@ -65,7 +68,8 @@ class Local(Executor):
             set_switches()
             store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
             self._ranks = Ranks(size, threads)
-            self._ranks.send(pickle.dumps(Assignment(config, size, store.port)))
+            assignment = Assignment(_pinned(config, setup), size, store.port)
+            self._ranks.send(pickle.dumps(assignment))
             self._ranks.collect("here")  # who waits for one in `connect` waits for long
             comm = self._guarded(lambda: connect(store, 0, size, device, address=HOST))
             self._comm = comm
@@ -155,6 +159,14 @@ class Local(Executor):
             comm.close()
             self._comm = None
         give_back_memory()
+
+
+def _pinned(config: Config, setup: Setup) -> Config:
+    """`config` for ranks that ask later: a branch of the hub may have moved by then."""
+    if setup.checkpoint.hub is None:
+        return config
+    model = replace(config.model, path=str(setup.checkpoint.path), revision=None)
+    return replace(config, model=model)
 
 
 class _Watched(Pending):

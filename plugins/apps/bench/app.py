@@ -180,6 +180,8 @@ class Bench(App):
         from plugins.apps.bench.peer import Transformers
 
         dummy = config.model.weights == "dummy"
+        if setup.checkpoint.hub is not None and not dummy:
+            setup.checkpoint.hub.fetch()
         peer = Transformers(setup.checkpoint.path, dtype, device, weights=not dummy)
         return peer.sides(at_once, continuous=self.options.continuous)
 

@@ -48,13 +48,13 @@ class Plan(App):
     needs_engine: ClassVar[bool] = False
 
     def run(self, config: Config) -> int:
-        from core.setup import check_weights, dtype_of, open_source, read_setup
+        from core.setup import check_source, dtype_of, open_source, read_setup
 
         setup = read_setup(config)
         plan = setup.plan
         ranks = self._ranks(plan.tensor)
-        check_weights(config, setup)
-        with open_source(config, setup) as source:
+        with open_source(config, setup, values=False) as source:
+            check_source(config, setup, source)
             index = source.index()
         cache = cache_of(config, setup, dtype_of(config, setup))
         lines = facts(plan, index, cache)
@@ -80,7 +80,7 @@ class Plan(App):
         from plugins.apps.plan.page import render
 
         shown = content(
-            setup.checkpoint.path.resolve().name,
+            setup.checkpoint.name,
             setup.plan,
             index,
             dtype_of(config, setup),
