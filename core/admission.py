@@ -40,7 +40,7 @@ def reasons(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> li
     try:
         params.check(limits.vocab_size, engine.tokenizer)
     except UserError as error:
-        found += str(error).splitlines()
+        return found + str(error).splitlines()  # nobody else can read what is no parameter
     if params.stop and engine.tokenizer is None:
         found.append("stop strings need a tokenizer. Use stop_token_ids, or set model.tokenizer.")
     if not found:

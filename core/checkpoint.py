@@ -54,6 +54,7 @@ class Checkpoint:
         for file, source in (
             (self.config_file, self.config),
             (self.path / "generation_config.json", self.generation_file()),
+            ("model.generation_config", self.generation),
         ):
             value = source.get("eos_token_id")
             ids = value if isinstance(value, list) else [] if value is None else [value]
@@ -74,7 +75,8 @@ def open_checkpoint(model: ModelConfig) -> Checkpoint:
 
     UserError if there is none, or what describes it cannot be used.
     """
-    path, hub = find(model.path, revision=model.revision)
+    found = _found(model.path, "model.path", model.revision)
+    path, hub = (found.folder, found) if isinstance(found, HubModel) else (found, None)
     config = _config(path)
     for key, value in model.config.items():
         log.warning(
@@ -130,23 +132,25 @@ def _generation(path: Path, choice: str) -> dict[str, Any]:
     return read_json(file)
 
 
-def find(
-    name: str, key: str = "model.path", revision: str | None = None
-) -> tuple[Path, HubModel | None]:
+def find(name: str, key: str = "model.path", revision: str | None = None) -> Path:
     """The folder or file behind a setting: a local one, a plugin's, or of a model of the hub.
 
     `revision` is a branch, a tag or a commit of the hub. UserError if there is no such model.
     """
-    found = _on_disk(name, key)
-    if found is None:
-        hub = hub_model(name, revision, key)
-        return hub.folder, hub
+    found = _found(name, key, revision)
+    return found.folder if isinstance(found, HubModel) else found
+
+
+def _found(name: str, key: str, revision: str | None) -> Path | HubModel:
+    path = _on_disk(name, key)
+    if path is None:
+        return hub_model(name, revision, key)
     if revision is not None:
         raise UserError(
             f"model.revision is {revision!r}, and {name} is not of the hub: it has no revisions. "
             "Leave model.revision out."
         )
-    return found, None
+    return path
 
 
 def _on_disk(name: str, key: str) -> Path | None:

@@ -98,7 +98,8 @@ class CacheConfig:
         metadata={"help": "tokens in a page; auto: what the attention backend reads best"},
     )
     pages: int | None = field(
-        default=None, metadata={"help": "number of pages; null: as many as the memory holds"}
+        default=None,
+        metadata={"help": "number of pages, whatever memory says; null: as many as memory holds"},
     )
     memory: str | None = field(
         default=None,

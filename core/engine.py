@@ -258,8 +258,10 @@ class Engine:
                 self.scheduler.finish(request, "error")
                 request.error = f"the step that computed this request failed. {brief(error)}"
             generation = self._owner.get(request)
-            if generation is not None and generation.finished:
-                self._look(generation, request, None)
+            if generation is None:
+                continue
+            self._look(generation, request, None)
+            if generation.finished:
                 finished.append(self._retire(generation))
         if self.on_step:
             self.on_step(plan, None, plan.requests)
@@ -288,6 +290,8 @@ class Engine:
         self._generations.clear()
         self._owner.clear()
         self._flight.clear()
-        self.sampler.close()
-        self.executor.shutdown()
-        self.hooks.engine_stopped(engine=self)
+        try:
+            self.sampler.close()
+        finally:
+            self.executor.shutdown()
+            self.hooks.engine_stopped(engine=self)

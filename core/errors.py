@@ -1,4 +1,4 @@
-"""The two errors that cross every layer: a user's mistake, and an engine that can no longer run."""
+"""What crosses every layer: a user's mistake, the end of an engine, the end of a rank."""
 
 from __future__ import annotations
 

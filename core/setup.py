@@ -150,9 +150,9 @@ def open_tokenizer(config: Config) -> TokenizerLike | None:
 
     name = config.model.tokenizer
     if name is None:
-        path, _ = find(config.model.path, revision=config.model.revision)
+        path = find(config.model.path, revision=config.model.revision)
     else:
-        path, _ = find(name, "model.tokenizer")
+        path = find(name, "model.tokenizer")
     found: TokenizerLike | None = offer("open_tokenizer", path=path)
     if found is not None:
         return found

@@ -79,8 +79,8 @@ class Setting:
             prefix_cache=rng.random() < 0.85,
             ids_at_most=rng.choice((1, 1, 1, 1, 1, 3)),
             options={
-                "chunked_prefill": rng.random() < 0.85,
-                "max_chunk": rng.choice((0, 0, 1, 2, 4)),
+                "chunked_prefill": (chunked := rng.random() < 0.85),
+                "max_chunk": rng.choice((0, 0, 1, 2, 4)) * chunked,  # nothing to be limited else
                 "watermark": rng.choice((0.0, 0.01, 0.2)),
             },
             aborts=0.15 if rng.random() < 0.3 else 0.0,

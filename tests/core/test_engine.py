@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from pathlib import Path
 
 import pytest
@@ -96,6 +94,16 @@ def test_a_stream_never_shows_what_it_takes_back(llm):
         assert piece.text == seen
     assert seen == whole.text[: whole.text.index(stop)]
     assert output.finished
+
+
+def test_what_a_stream_yields_does_not_change_afterwards(llm):
+    seen = list(llm.stream(PROMPT, plain(max_tokens=4, logprobs=1, prompt_logprobs=1)))
+    assert [len(o.outputs[0].token_ids) for o in seen] == [1, 2, 3, 4]
+    assert [len(o.outputs[0].logprobs) for o in seen] == [1, 2, 3, 4]
+    assert len({o.metrics.last_token_time for o in seen}) == 4
+    assert [o.metrics.finished_time is None for o in seen] == [True, True, True, False]
+    seen[0].prompt_logprobs.clear()
+    assert len(seen[1].prompt_logprobs) == len(PROMPT)
 
 
 def test_a_stream_that_is_closed_early_is_aborted(llm):
@@ -193,6 +201,34 @@ def test_a_step_that_fails_ends_its_requests_alone(llm, monkeypatch):
     assert answer(llm, plain()).token_ids == expected
 
 
+def test_answers_that_a_failed_step_ends_keep_their_text(llm, monkeypatch):
+    worker = llm.engine.executor._worker
+    original, calls = worker.forward, []
+
+    def forward(batch):
+        calls.append(batch)
+        if len(calls) == 6:
+            raise ValueError("a kernel broke")
+        return original(batch)
+
+    monkeypatch.setattr(worker, "forward", forward)
+    (found,) = llm.generate(PROMPT, plain(n=3, temperature=1), use_tqdm=False)
+    reader = llm.get_tokenizer()
+    for one in found.outputs:
+        assert one.finish_reason == "error"
+        assert len(one.token_ids) > 0
+        assert one.text == reader.decode(one.token_ids)
+
+
+@pytest.mark.parametrize("salt", [5, b"x", "\ud800"])
+def test_a_salt_that_is_no_text_is_refused_before_it_is_queued(llm, salt):
+    with pytest.raises(UserError, match="cache_salt "):
+        llm.engine.add(PROMPT, plain(), salt=salt)
+    with pytest.raises(UserError, match="cache_salt "):
+        llm.generate({"prompt": "The wind", "cache_salt": salt}, plain(), use_tqdm=False)
+    assert answer(llm, plain()).finish_reason == "length"
+
+
 def test_abort_returns_what_there_is(llm):
     id = llm.engine.add(PROMPT, plain(max_tokens=100))
     for _ in range(4):
@@ -208,22 +244,6 @@ def test_a_taken_id_is_refused(llm):
     with pytest.raises(UserError, match="'mine' is still running"):
         llm.engine.add(PROMPT, plain(), id="mine")
     llm.engine.abort("mine")
-
-
-def test_two_engines_live_at_once_and_the_model_goes_with_its_engine(checkpoint, device):
-    first = LLM(checkpoint, device=device, cache={"page_size": 4, "pages": 80}, seed=1)
-    second = LLM(checkpoint, device=device, cache={"page_size": 16, "pages": 20}, seed=1)
-    model = weakref.ref(first.engine.executor._worker.model)
-    assert answer(first, plain()).token_ids == answer(second, plain()).token_ids
-    first.close()
-    first.close()
-    del first
-    gc.collect()
-    assert model() is None
-    assert answer(second, plain()).finish_reason == "length"
-    second.close()
-    with pytest.raises(Exception, match="was closed"):
-        answer(second, plain())
 
 
 def test_a_checkpoint_without_tokenizer_takes_ids(tmp_path, device):

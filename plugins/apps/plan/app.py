@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from core.errors import UserError
 from core.interfaces import App
@@ -45,7 +45,6 @@ class Plan(App):
         )
 
     options: Options
-    needs_engine: ClassVar[bool] = False
 
     def run(self, config: Config) -> int:
         from core.setup import check_source, dtype_of, open_source, read_setup

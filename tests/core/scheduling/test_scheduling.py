@@ -146,7 +146,15 @@ def test_a_request_as_large_as_the_whole_cache_runs():
     assert request.output == alone(request)[0]
 
 
-@pytest.mark.parametrize("options", [{"max_chunk": -1}, {"watermark": 1.0}, {"watermark": -0.1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_chunk": -1},
+        {"watermark": 1.0},
+        {"watermark": -0.1},
+        {"max_chunk": 4, "chunked_prefill": False},
+    ],
+)
 def test_impossible_options_are_refused(options):
     with pytest.raises(UserError, match=next(iter(options))):
         FirstComeFirstServed(FirstComeFirstServed.Options(**options), make_limits())

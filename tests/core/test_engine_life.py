@@ -1,0 +1,91 @@
+"""An engine's beginning and end: what it takes from its files, and what it gives back."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+from core import LLM, SamplingParams
+from plugins.sampling.default import DefaultSampler
+from tests.tiny import IM_END, save_tiny
+
+PROMPT = list(b"The wind")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("tiny"), eos=[IM_END])
+
+
+def plain(**changes) -> SamplingParams:
+    return SamplingParams(**{"temperature": 0, "max_tokens": 12, "ignore_eos": True} | changes)
+
+
+def answer(llm: LLM, params: SamplingParams):
+    (output,) = llm.generate(PROMPT, params, use_tqdm=False)
+    return output.outputs[0]
+
+
+def test_an_engine_frees_its_workers_whatever_its_sampler_does(checkpoint, device, monkeypatch):
+    llm = LLM(checkpoint, device=device, cache={"page_size": 4, "pages": 80})
+
+    def close(_):
+        raise ValueError("no luck")
+
+    monkeypatch.setattr(DefaultSampler, "close", close)
+    with pytest.raises(ValueError, match="no luck"):
+        llm.close()
+    assert llm.engine.executor._worker is None
+
+
+def test_every_sampler_that_was_made_is_closed(checkpoint, device, monkeypatch):
+    """The engine has one to ask, and each rank one that samples."""
+    made, closed = set(), set()
+    original = DefaultSampler.__init__
+
+    def init(self, *args):
+        made.add(self)
+        original(self, *args)
+
+    monkeypatch.setattr(DefaultSampler, "__init__", init)
+    monkeypatch.setattr(DefaultSampler, "close", lambda self: closed.add(self))
+    LLM(checkpoint, device=device, cache={"page_size": 4, "pages": 80}).close()
+    assert len(made) >= 2
+    assert closed == made
+
+
+def test_ends_of_text_come_from_the_file_that_is_named_too(tmp_path, checkpoint, device):
+    file = tmp_path / "generation_config.json"
+    file.write_text('{"eos_token_id": [42]}')
+    cache = {"page_size": 4, "pages": 80}
+    with LLM(checkpoint, device=device, cache=cache, generation_config=str(file)) as llm:
+        assert llm.engine.eos_ids >= {42, IM_END}
+
+
+def test_an_engine_leaves_the_callers_random_numbers_alone(checkpoint, device):
+    torch.manual_seed(123)
+    wanted = torch.rand(4)
+    torch.manual_seed(123)
+    with LLM(checkpoint, device=device, cache={"page_size": 4, "pages": 80}) as llm:
+        answer(llm, plain(temperature=1))
+    assert torch.equal(torch.rand(4), wanted)
+
+
+def test_two_engines_live_at_once_and_the_model_goes_with_its_engine(checkpoint, device):
+    first = LLM(checkpoint, device=device, cache={"page_size": 4, "pages": 80}, seed=1)
+    second = LLM(checkpoint, device=device, cache={"page_size": 16, "pages": 20}, seed=1)
+    model = weakref.ref(first.engine.executor._worker.model)
+    assert answer(first, plain()).token_ids == answer(second, plain()).token_ids
+    first.close()
+    first.close()
+    del first
+    gc.collect()
+    assert model() is None
+    assert answer(second, plain()).finish_reason == "length"
+    second.close()
+    with pytest.raises(Exception, match="was closed"):
+        answer(second, plain())
