@@ -49,6 +49,7 @@ class Answer:
                 spaces_between_special_tokens=params.spaces_between_special_tokens,
                 stop=params.stop or (),
                 include_stop_str_in_output=params.include_stop_str_in_output,
+                prompt_ids=request.prompt,
             )
 
     def take(self, logprobs: list[TokenLogprobs] | None) -> str | None:

@@ -56,7 +56,7 @@ class ChatWriter:
         params, reading = wishes.params, wishes.reading
         # a single call ends the answer, so it has to be looked for in every piece
         follows = wishes.stream or (reading.tools and not reading.parallel)
-        self.answer = AnswerText(index, params, tokenizer, live=follows)
+        self.answer = AnswerText(index, prompt, params, tokenizer, live=follows)
         self.enough = False
         self.prompt_scores: list[Position | None] | None = None
         self._reply = Reply(reading, live=follows)

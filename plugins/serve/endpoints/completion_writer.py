@@ -46,7 +46,7 @@ class CompletionWriter:
         tokenizer: TokenizerLike | None,
         wishes: Wishes,
     ) -> None:
-        self.answer = AnswerText(number, wishes.params, tokenizer, live=wishes.stream)
+        self.answer = AnswerText(number, prompt, wishes.params, tokenizer, live=wishes.stream)
         self.enough = False
         self.prompt_scores: list[Position | None] | None = None  # of the n answers the first's
         self._frames, self._index, self._prompt, self._wishes = frames, index, prompt, wishes

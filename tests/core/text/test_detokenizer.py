@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vocabularies import ALL, BYTE_LEVEL, OTHERS, raw_llama, raw_metaspace, tokenizer
 
+from core.generation import Answer
+from core.sampling.params import SamplingParams
 from core.text import Tokenizer
+from core.types import Request
+from plugins.serve.engine.messages import Piece
+from plugins.serve.text.answers import AnswerText
 
 
 def chunked(ids: list[int], sizes: list[int]) -> list[list[int]]:
@@ -111,6 +116,21 @@ def test_output_continues_the_prompt(raw) -> None:
     assert whole == raw.decode(prompt + output) == "the cats ab"
     alone = Collected(Tokenizer(raw))
     assert alone.push(output) + alone.finish() == "ab"
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("raw", [raw_llama(), raw_metaspace()], ids=["llama", "metaspace"])
+def test_an_answer_continues_its_prompt(raw, live: bool) -> None:
+    """Offline and in the server, which makes text in a process of its own."""
+    prompt = [raw.token_to_id(token) for token in ("▁the", "▁cat", "s")]
+    output = [raw.token_to_id(token) for token in ("▁a", "b")]
+    params, reader = SamplingParams(), Tokenizer(raw)
+    request = Request("", prompt, params, output=output, finish_reason="length")
+    answer = Answer(0, request, reader, live)
+    answer.take(None)
+    served = AnswerText(0, prompt, params, reader, live)
+    served.take(Piece(0, output, finish="length"))
+    assert answer.completion().text == served.text == " ab"
 
 
 def test_bytes_at_the_end_of_a_prompt_do_not_swallow_output() -> None:
