@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -145,6 +146,19 @@ def test_a_step_without_a_model_takes_host_time_only(checkpoint: Path) -> None:
     config = load(CONFIGS / "qwen3-bench.yaml", ["model.device=cpu", f"model.path={checkpoint}"])
 
     assert 10 < measure_steps(config, 4, steps=5) < 100_000
+    assert "nothing" not in registries.attention.names()
+
+
+def test_a_step_that_cannot_be_measured_leaves_the_log_as_it_was(checkpoint: Path) -> None:
+    config = load(CONFIGS / "qwen3-bench.yaml", ["model.device=cpu", f"model.path={checkpoint}"])
+    config.kernels.use = "nowhere"  # no engine can be made
+    log = logging.getLogger("plait")
+    before = log.level
+
+    with pytest.raises(UserError, match="nowhere"):
+        measure_steps(config, 4, steps=5)
+
+    assert log.level == before
     assert "nothing" not in registries.attention.names()
 
 
