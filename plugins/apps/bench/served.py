@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 import time
@@ -81,13 +82,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _loads(options: Bench.Options) -> list[Load]:
     """The loads that the options name. UserError for numbers that are none."""
-    if options.burstiness <= 0:
+    if not 0 < options.burstiness < math.inf:
         raise UserError(f"run.burstiness must be more than 0, not {options.burstiness}.")
     for name, values in (("concurrency", options.concurrency), ("rate", options.rate)):
-        if any(value <= 0 for value in values):
+        if not all(0 < value < math.inf for value in values):
             raise UserError(f"run.{name} must be more than 0, not {values}.")
-    if options.rounds is not None and options.rounds < 1:
-        raise UserError(f"run.rounds must be 1 or more, not {options.rounds}.")
+    for name, number in (("rounds", options.rounds), ("vocabulary", options.vocabulary)):
+        if number is not None and number < 1:
+            raise UserError(f"run.{name} must be 1 or more, not {number}.")
     loads = [Load(concurrency=number) for number in options.concurrency]
     loads += [Load(rate=rate, burstiness=options.burstiness) for rate in options.rate]
     return loads or [Load()]
