@@ -15,7 +15,8 @@ from core.errors import UserError
 from core.interfaces import App
 from core.visible import visible
 from plugins.apps.parameters import with_settings
-from plugins.apps.terminal import dim, interactive, one_interrupt, printable
+from plugins.apps.prompts_file import read_prompts
+from plugins.apps.terminal import dim, interactive, one_interrupt, printable, text_from_input
 
 if TYPE_CHECKING:
     from core.config import Config
@@ -72,9 +73,10 @@ class Generate(App):
                 "nothing to generate from, or too much: set one of run.prompt and run.prompts_file."
             )
         if options.prompts_file is not None:
-            return list(_read_prompts(Path(options.prompts_file)))
+            return read_prompts(Path(options.prompts_file))
         if options.prompt == "-":
-            return [sys.stdin.read()]
+            with text_from_input():
+                return [sys.stdin.read()]
         return [options.prompt or ""]
 
     def complete(self, llm: LLM, prompts: list[str | list[int]]) -> int:
@@ -105,31 +107,6 @@ def _conversation(prompt: str | list[int]) -> list[dict[str, str]]:
     if not isinstance(prompt, str):
         raise UserError("run.chat: a chat needs text; a prompt of token ids cannot be a message.")
     return [{"role": "user", "content": prompt}]
-
-
-def _read_prompts(path: Path) -> Iterator[str | list[int]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"run.prompts_file: {path} cannot be read: {error.strerror}.") from None
-    json_lines = path.suffix in (".jsonl", ".json")
-    found = False
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        found = True
-        if not json_lines:
-            yield line
-            continue
-        try:
-            record = json.loads(line)
-            yield record["prompt_token_ids"] if "prompt_token_ids" in record else record["prompt"]
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                f'{path}:{number} is no JSON object with "prompt" or "prompt_token_ids".'
-            ) from None
-    if not found:
-        raise UserError(f"run.prompts_file: {path} holds no prompt.")
 
 
 def _show(answer: Iterator[RequestOutput]) -> int:

@@ -92,33 +92,12 @@ def test_prompts_are_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -
     assert app(prompt="-").prompts() == ["two\nlines\n"]
 
 
-def test_prompts_are_the_lines_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "p.txt").write_text("one\n\n{two}\n")
+def test_input_in_another_encoding_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(b"Gr\xfc\xdfe\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", stream)
 
-    assert app(prompts_file=str(tmp_path / "p.txt")).prompts() == ["one", "{two}"]
-
-
-def test_json_prompts_are_texts_or_ids(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"prompt": "one"}\n{"prompt_token_ids": [1, 2]}\n')
-
-    assert app(prompts_file=str(tmp_path / "p.jsonl")).prompts() == ["one", [1, 2]]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("p.jsonl", '{"prompt": "one"}\nnothing\n', r"p\.jsonl:2 is no JSON object"),
-        ("p.jsonl", '["one"]\n', r"p\.jsonl:1 is no JSON object"),
-        ("p.txt", "\n", "holds no prompt"),
-        ("other.txt", None, "cannot be read"),
-    ],
-)
-def test_a_wrong_file_is_explained(tmp_path: Path, name: str, text: str | None, words: str) -> None:
-    if text is not None:
-        (tmp_path / name).write_text(text)
-
-    with pytest.raises(UserError, match=words):
-        app(prompts_file=str(tmp_path / name)).prompts()
+    with pytest.raises(UserError, match=r"standard input is no text in utf-8: .* \(0xfc\)"):
+        app(prompt="-").prompts()
 
 
 @pytest.mark.parametrize("options", [{}, {"prompt": "x", "prompts_file": "y"}])
