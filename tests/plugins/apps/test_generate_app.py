@@ -12,6 +12,8 @@ import pytest
 from core.errors import UserError
 from plugins.apps.generate import Generate
 
+ANY: Any = None  # a configuration that nothing looks at
+
 
 def app(**options: Any) -> Generate:
     return Generate(Generate.Options(**options))
@@ -69,6 +71,37 @@ def test_answers_go_to_a_file(
     assert records[0]["outputs"][0]["text"] == "ja, schön"
     assert records[0]["outputs"][0]["finish_reason"] == "stop"
     assert capsys.readouterr().out == ""
+
+
+def test_what_comes_to_nothing_is_told_before_there_is_an_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("core.llm.LLM.open", lambda config: pytest.fail("an engine was made"))
+    wish = {"logprobs": 0, "prompt_logprobs": 2}
+
+    with pytest.raises(UserError, match=r"run\.out: .*/answers\.jsonl cannot be written: No such"):
+        app(prompt="x", params=wish, out=f"{tmp_path}/none/answers.jsonl").run(ANY)
+    with pytest.raises(UserError, match=r"logprobs and prompt_logprobs .* Set run\.out to a file"):
+        app(prompt="x", params=wish).run(ANY)
+    with pytest.raises(UserError, match=r"run\.params: logprobs would be shown nowhere"):
+        app(prompt="x", params={"logprobs": -1, "prompt_logprobs": None}).run(ANY)
+
+
+def test_answers_do_not_replace_their_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "p.txt"
+    path.write_text("one\n")
+
+    with pytest.raises(UserError, match=r"another file than run\.prompts_file"):
+        app(prompts_file=str(path), out=str(path)).run(ANY)
+    assert path.read_text() == "one\n"
+
+
+def test_a_disk_that_fills_up_is_told_of(fake_llm: Any) -> None:
+    generate = app(prompt="x", out="/dev/full")
+    generate.check()
+
+    with pytest.raises(UserError, match=r"run\.out: /dev/full cannot be written: No space left"):
+        generate.complete(fake_llm(), ["x"])
 
 
 def test_a_chat_prompt_is_a_message(fake_llm: Any) -> None:
