@@ -38,6 +38,12 @@ def writing(option: str, path: str | Path) -> Iterator[None]:
         ) from error
 
 
+def write_text(option: str, path: str | Path, text: str) -> None:
+    """Write a file anew. UserError if it cannot be written."""
+    with writing(option, path):
+        Path(path).write_text(text, encoding="utf-8")
+
+
 def append_line(option: str, path: str | Path, text: str) -> None:
     """Add a line to a file. UserError if it cannot be written."""
     with writing(option, path), Path(path).open("a", encoding="utf-8") as file:
