@@ -83,7 +83,10 @@ class Bench(App):
         )
         slo: dict[str, float] = field(
             default_factory=dict,
-            metadata={"help": "with url: limits in ms for goodput, such as {ttft: 200, tpot: 20}"},
+            metadata={
+                "help": "with url: limits in ms for goodput, such as "
+                "{ttft: 200, tpot: 20, e2el: 9000}"
+            },
         )
         plot: str | None = field(
             default=None, metadata={"help": "with url: SVG file for curves of the latencies"}
