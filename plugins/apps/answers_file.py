@@ -29,7 +29,7 @@ def record(output: RequestOutput) -> dict[str, Any]:
     for: at each position the token that stands there, then the likeliest others. The first token of
     a prompt has null.
     """
-    found = {
+    found: dict[str, Any] = {
         "id": output.request_id,
         "prompt": output.prompt,
         "prompt_token_ids": output.prompt_token_ids,
