@@ -25,9 +25,9 @@ Runs = dict[str, list[dict[str, Any]]]  # lines by the whole name of their workl
 def read(path: Path) -> Runs:
     """The lines of a file."""
     runs: Runs = {}
-    for text in path.read_text().splitlines():
-        line = json.loads(text)
-        runs.setdefault(line["name"], []).append(line)
+    with path.open("rb") as file:  # only a line feed ends a line of JSON
+        for line in map(json.loads, filter(bytes.strip, file)):
+            runs.setdefault(line["name"], []).append(line)
     return runs
 
 

@@ -55,6 +55,13 @@ def test_seeds_are_one_row_and_ratios_are_of_equal_workloads(tmp_path: Path) -> 
     assert found == [("nanobench", 60, 25, 2.4, [1.5, 3.0])]
 
 
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    line = {"name": "m", "engine": "a\u2028b\x85c"}
+    text = json.dumps(line, ensure_ascii=False) + "\r\n\n" + json.dumps(line) + "\n"
+    (tmp_path / "a").write_bytes(text.encode())
+    assert compare_runs.read(tmp_path / "a") == {"m": [line, line]}
+
+
 def test_different_work_is_not_compared(tmp_path: Path) -> None:
     ours, theirs = lines(tmp_path / "a", ("m", 1, "x")), lines(tmp_path / "b", ("m", 1, "y"))
     with pytest.raises(ValueError, match="different work"):
