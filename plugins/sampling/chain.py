@@ -181,5 +181,7 @@ def _make(entry: Any) -> tuple[str, LogitsProcessor]:
         raise UserError("\n".join(mistakes))
     try:
         return name, cls(cls.Options(**options))
+    except UserError:
+        raise
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {error}") from error

@@ -93,6 +93,14 @@ def test_a_prompt(llm, prompt, words):
     assert words in refusal(llm, prompt)
 
 
+def test_scripts_that_catch_value_errors_go_on(llm):
+    """As those for vLLM do, whose refusals are such."""
+    with pytest.raises(ValueError, match="has 300 tokens"):
+        llm.generate([1] * 300, plain(), use_tqdm=False)
+    with pytest.raises(ValueError, match="temperature is -1"):
+        SamplingParams(temperature=-1)
+
+
 def test_arrays_are_prompts(llm, expected):
     for prompt in (np.array(PROMPT), torch.tensor(PROMPT), tuple(PROMPT), np.array([PROMPT])):
         (output,) = llm.generate(prompt, plain(), use_tqdm=False)
