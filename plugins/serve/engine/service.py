@@ -18,8 +18,6 @@ from plugins.serve.engine.messages import (
     Ask,
     Cancel,
     Counters,
-    News,
-    Piece,
     Rejected,
     Request,
     Submit,
@@ -127,10 +125,9 @@ class Service:
             self._link.put(Rejected(number, str(error).splitlines()))
         except Exception as error:  # of a plugin, say, that looks at requests
             log.error("request %d could not be queued", number, exc_info=error)
+            self._link.put(Accepted(number))  # it is no mistake of whoever asks
             text = f"the request could not be queued. {brief(error)}"
-            pieces = [Piece(index, [], finish="error", error=text) for index in range(answers)]
-            others = [(number + piece.index, piece) for piece in pieces]
-            self._link.put(News(b"", b"", others))
+            self._bulletin.never_ran(number, answers, text)
         else:
             self._bulletin.expect(str(number), number, params)
             self._answers[number] = params.n
