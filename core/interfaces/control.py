@@ -86,8 +86,13 @@ class Scheduler(ABC):
 
     @abstractmethod
     def statistics(self) -> dict[str, int]:
-        """Counters: running, waiting, pages_free, pages_cached, prefix_queries, prefix_hits
-        (tokens), preemptions, ..."""
+        """Counters, these at least, which a server's `/metrics` shows:
+
+        - of requests: running, waiting, and preemptions so far;
+        - of the cache: pages_total, each of which is one of pages_owned (by a request),
+          pages_cached (by nobody, and kept for what they hold) and pages_free;
+        - of tokens so far: prefix_queries, looked for in the prefix cache, and prefix_hits.
+        """
 
 
 class Pending(ABC):

@@ -33,6 +33,13 @@ SITUATIONS = (
 )
 """What traffic counts, and must have brought about for a test on it to mean something."""
 
+COUNTERS = (
+    *("running", "waiting", "preemptions"),
+    *("pages_total", "pages_free", "pages_cached", "pages_owned"),
+    *("prefix_queries", "prefix_hits"),
+)
+"""What `Scheduler.statistics` gives at least."""
+
 STEMS = ((1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3), (1, 2, 2, 2, 1, 1, 1, 1, 3, 3, 3, 3))
 
 

@@ -103,13 +103,11 @@ def _holds_forms(config: Config) -> bool:
     """Whether the sampler's processor for structured outputs is there, with its packages."""
     chosen = getattr(config.sampler.options, "structured", None)
     name = chosen.get("use") if isinstance(chosen, Mapping) else chosen
-    if name is None or not registry.samplers.get(config.sampler.use).structured:
+    if not registry.samplers.get(config.sampler.use).structured:
         return False
-    try:
-        registry.processors.get(name)
-    except UserError:
-        return False
-    return True
+    # the plugin of the usual one may be switched off; other unknown names were refused before
+    found = name in registry.processors.names()
+    return found and not registry.processors.entry(name).missing()
 
 
 def as_api_error(error: Exception) -> ApiError:

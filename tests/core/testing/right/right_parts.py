@@ -167,7 +167,19 @@ class OneAtATime(Scheduler):
         return bool(self.queue)
 
     def statistics(self):
-        return {"running": int(self.held is not None), "waiting": len(self.queue)}
+        total, held = self.limits.pages, self.held
+        owned = -(-held.limit // self.limits.page_size) if held else 0
+        return {
+            "running": int(held is not None),
+            "waiting": len(self.queue),
+            "preemptions": 0,
+            "pages_total": total,
+            "pages_owned": owned,
+            "pages_cached": 0,
+            "pages_free": total - owned,
+            "prefix_queries": 0,
+            "prefix_hits": 0,
+        }
 
 
 class ScatterTokens(Guard):

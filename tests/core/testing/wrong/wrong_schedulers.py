@@ -144,3 +144,11 @@ class AbortsForgotten(FirstComeFirstServed):
     def finish(self, request, reason):
         if reason != "abort":
             super().finish(request, reason)
+
+
+@schedulers.register("lookups-uncounted")
+class LookupsUncounted(FirstComeFirstServed):
+    def statistics(self):
+        numbers = super().statistics()
+        del numbers["prefix_queries"]
+        return numbers
