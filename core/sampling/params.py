@@ -67,7 +67,7 @@ class SamplingParams:
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, compare=False)
     """What `check` made of `bad_words` with the tokenizer."""
 
-    def __new__(cls, *positional: Any, **given: Any) -> SamplingParams:
+    def __new__(cls, /, *positional: Any, **given: Any) -> SamplingParams:
         """Refuse unknown names, with the rest of the mistakes, and remember which were given."""
         unknown = [name for name in given if name not in _names()]
         if unknown or positional:
