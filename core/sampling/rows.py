@@ -164,14 +164,20 @@ class SampleRows:
         """[positions[s]] int32: every token of one row, prompt and output so far."""
         return self.table.history[int(self.rows[s]), : int(self.ends[s])]
 
-    def history(self) -> History:
-        """Every token of every row, padded to the longest."""
-        longest = int(self.ends.max(initial=0))
-        tokens = self.table.history[:, :longest].index_select(0, self.index).long()
+    def history(self, part: slice = slice(None)) -> History:
+        """Every token of every row, or of a part of them, padded to the longest."""
+        longest = int(self.ends[part].max(initial=0))
+        tokens = self.table.history[:, :longest].index_select(0, self.index[part]).long()
         place = torch.arange(longest, device=tokens.device)
-        known = place < self.positions[:, None]
-        output = known & (place >= self.prompt_lengths[:, None])
+        known = place < self.positions[part, None]
+        output = known & (place >= self.prompt_lengths[part, None])
         return History(torch.where(known, tokens, tokens[:, :1]), known, output)
+
+    def parts(self, most: int = 1 << 23) -> list[slice]:
+        """Rows that follow one another, in parts whose `history` has `most` places at most, or in
+        single ones: what one long row takes, another thousand would take as well."""
+        count = max(1, most // max(1, int(self.ends.max(initial=0))))
+        return [slice(first, first + count) for first in range(0, len(self), count)]
 
     # a part of the rows
 

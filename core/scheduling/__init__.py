@@ -193,7 +193,8 @@ class QueueScheduler(Scheduler):
             if not count or not self.placement.admit(request, found, spare, self._number):
                 break
             self.waiting.pop()
-            self.placement.offer_until(request, start + count, self._number)
+            if count > 1:  # who decodes in this step may read what it writes at once
+                self.placement.offer_until(request, start + count, self._number)
             admitted.append((request, count))
             left -= count
         return admitted

@@ -42,13 +42,11 @@ class BadWords(LogitsProcessor):
         width = words.start.shape[1]
         complete = torch.ones_like(words.row, dtype=torch.bool)
         if width:
-            tokens, _, output = rows.history()
-            place = rows.positions[words.row, None] - torch.arange(
-                width, 0, -1, device=logits.device
-            )
-            row, within = words.row[:, None], place.clamp(min=0)
-            # before the text's beginning stands its first token, which is no output
-            same = (tokens[row, within] == words.start) & output[row, within]
+            row = words.row[:, None]
+            place = rows.positions[row] - torch.arange(width, 0, -1, device=logits.device)
+            tokens = rows.table.history[rows.index[row], place.clamp(min=0)]
+            # what is before the text, too, is before the output
+            same = (tokens == words.start) & (place >= rows.prompt_lengths[row])
             complete = (same | (words.start == ANY)).all(1)
         # two words of a row may end alike: the smaller value wins, in whatever order they come
         limit = torch.where(complete, -math.inf, math.inf)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from core import LLM, SamplingParams, UserError
+from core.worker import prompts
 from tests.tiny import IM_END, greedy, save_tiny, tiny_model
 
 PROMPT = list(b"The wind")
@@ -148,6 +149,29 @@ def test_logprobs_are_those_of_transformers(llm):
     assert found.cumulative_logprob == pytest.approx(
         sum(listed[t].logprob for t, listed in zip(found.token_ids, found.logprobs, strict=True))
     )
+
+
+@pytest.mark.parametrize("part", [1, 3])
+def test_logits_of_prompts_are_made_in_parts(llm, monkeypatch, part):
+    (whole,) = llm.generate(PROMPT, plain(prompt_logprobs=2), use_tqdm=False)
+    sizes = []
+    worker = llm.engine.executor._worker
+    logits = worker.model.logits
+
+    def noted(hidden):
+        sizes.append(len(hidden))
+        return logits(hidden)
+
+    monkeypatch.setattr(prompts, "PART", part)
+    monkeypatch.setattr(worker.model, "logits", noted)
+    llm.reset_prefix_cache()
+    (found,) = llm.generate(PROMPT, plain(prompt_logprobs=2), use_tqdm=False)
+    for mine, other in zip(found.prompt_logprobs[1:], whole.prompt_logprobs[1:], strict=True):
+        assert mine.keys() == other.keys()
+        assert [x.logprob for x in mine.values()] == pytest.approx(
+            [x.logprob for x in other.values()], abs=1e-4
+        )
+    assert max(sizes) <= part
 
 
 @pytest.mark.parametrize("budget", [3, 64])

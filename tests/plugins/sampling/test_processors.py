@@ -129,6 +129,24 @@ def test_a_bad_word_that_began_in_the_prompt_may_be_completed() -> None:
     assert found[:, 2].tolist() == [0, -math.inf]
 
 
+def test_penalties_in_parts_are_those_of_all_rows(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """A step with one long request must not take the memory of as many long ones."""
+    params = [
+        SamplingParams(repetition_penalty=1 + s / 4, frequency_penalty=s / 5, presence_penalty=0.5)
+        for s in range(5)
+    ]
+    outputs = [list(range(s, 3 * s)) + [s] * s for s in range(5)]
+    where = {"prompts": [[9, 9, 8]] * 5, "outputs": outputs, "device": device}
+    wanted = Penalties(Penalties.Options())(random_logits(5, device), rows_of(*params, **where))
+    parts = SampleRows.parts
+    for most in (1, 20):
+        monkeypatch.setattr(SampleRows, "parts", lambda rows, most=most: parts(rows, most))
+        found = Penalties(Penalties.Options())(random_logits(5, device), rows_of(*params, **where))
+        assert torch.equal(found, wanted)
+
+
 def test_bias_is_added(device: str) -> None:
     logits = random_logits(2, device)
     rows = rows_of(
