@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from core.text import Tokenizer
+from plugins.serve.protocol.chat import for_template
 from tests.plugins.serve.chatting import HELLO, deltas, streamed, whole
 from tests.plugins.serve.running import Running
 from tests.tiny import END_OF_TEXT, IM_END
@@ -17,18 +18,29 @@ def test_thoughts_are_told_apart(fake: Running, say: Any) -> None:
         "role": "assistant",
         "content": "Yes.",
         "refusal": None,
+        "reasoning": "Hm, hm.",
         "reasoning_content": "Hm, hm.",
     }
     parts = deltas(fake)
     assert parts[0] == {"role": "assistant", "content": ""}
-    assert "".join(p.get("reasoning_content", "") for p in parts) == "Hm, hm."
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(p.get(name, "") for p in parts) == "Hm, hm."
     assert "".join(p.get("content", "") for p in parts) == "Yes."
 
 
 def test_thoughts_can_be_left_out(fake: Running, say: Any) -> None:
     say("<think>\nHm.\n</think>\n\nYes.")
-    assert "reasoning_content" not in whole(fake, include_reasoning=False)["choices"][0]["message"]
-    assert not any("reasoning_content" in part for part in deltas(fake, include_reasoning=False))
+    [choice] = whole(fake, include_reasoning=False)["choices"]
+    for part in (choice["message"], *deltas(fake, include_reasoning=False)):
+        assert not part.keys() & {"reasoning", "reasoning_content"}
+
+
+def test_a_message_can_be_sent_back_as_it_came(fake: Running, say: Any) -> None:
+    say("<think>\nHm.\n</think>\n\nYes.")
+    message = whole(fake)["choices"][0]["message"]
+    assert whole(fake, messages=[*HELLO, message, *HELLO])
+    [seen] = for_template([message])
+    assert seen == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
 
 
 def test_thoughts_without_an_end_are_no_content(fake: Running, say: Any) -> None:
