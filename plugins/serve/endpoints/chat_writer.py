@@ -74,7 +74,7 @@ class ChatWriter:
 
     def take(self, piece: Piece) -> bytes:
         """News of the answer. -> an event, if it is streamed and there is anything to say."""
-        if piece.prompt_logprobs is not None:
+        if piece.prompt_logprobs is not None and self._index == 0:  # they are told once
             self.prompt_scores = of_prompt(self._prompt, piece.prompt_logprobs, self._tokenizer)
         answer, reply = self.answer, self._reply
         text = answer.take(piece)

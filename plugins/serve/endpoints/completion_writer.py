@@ -48,7 +48,7 @@ class CompletionWriter:
     ) -> None:
         self.answer = AnswerText(number, prompt, wishes.params, tokenizer, live=wishes.stream)
         self.enough = False
-        self.prompt_scores: list[Position | None] | None = None  # of the n answers the first's
+        self.prompt_scores: list[Position | None] | None = None
         self._frames, self._index, self._prompt, self._wishes = frames, index, prompt, wishes
         self._tokenizer, self._echoed = tokenizer, echoed
         self._begun = False

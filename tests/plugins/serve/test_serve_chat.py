@@ -103,6 +103,13 @@ def test_messages_reach_the_template_as_they_are(fake: Running, tokenizer: Token
     )
 
 
+def test_what_is_known_of_the_prompt_is_told_once(fake: Running) -> None:
+    answer = whole(fake, n=3, prompt_logprobs=0)
+    found = [e["prompt_logprobs"] for e in streamed(fake, n=3, prompt_logprobs=0)
+             if "prompt_logprobs" in e]  # fmt: skip
+    assert found == [answer["prompt_logprobs"]]
+
+
 def test_usage_comes_last_where_it_is_asked_for(fake: Running, say: Any) -> None:
     say("Yes.")
     fake.engine.cached = 3
