@@ -114,6 +114,8 @@ def _opened(dialect: Dialect, prompt: str, asked: ChatRequest, raw: Mapping[str,
         return False
     begin, end = dialect.thinking
     if asked.continue_final_message:
-        last = raw["messages"][-1].get("content")
-        return isinstance(last, str) and last.rfind(begin) > last.rfind(end)
+        last = raw["messages"][-1].get("content") or ""
+        if not isinstance(last, str):
+            last = "".join(part.get("text") or "" for part in last)
+        return last.rfind(begin) > last.rfind(end)
     return prompt.rstrip().endswith(begin)

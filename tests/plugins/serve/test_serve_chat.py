@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from core.text import Tokenizer
 from plugins.serve.protocol.chat import for_template
 from tests.plugins.serve.chatting import HELLO, deltas, streamed, whole
@@ -50,9 +52,13 @@ def test_thoughts_without_an_end_are_no_content(fake: Running, say: Any) -> None
     assert choice["message"]["reasoning_content"] == "Hm, hm."
 
 
-def test_a_prompt_may_open_thoughts(fake: Running, say: Any) -> None:
+@pytest.mark.parametrize(
+    "begun",
+    ["<think>\nWell", [{"type": "text", "text": "<think>"}, {"type": "text", "text": "Well"}]],
+)
+def test_a_prompt_may_open_thoughts(fake: Running, say: Any, begun: Any) -> None:
     say("Hm.\n</think>\n\nYes.")
-    going_on = [*HELLO, {"role": "assistant", "content": "<think>\nWell"}]
+    going_on = [*HELLO, {"role": "assistant", "content": begun}]
     [choice] = whole(fake, messages=going_on, continue_final_message=True)["choices"]
     assert choice["message"]["reasoning_content"] == "Hm."
     assert choice["message"]["content"] == "Yes."
