@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +13,8 @@ from core.text import Tokenizer
 from plugins.serve.protocol.completions import Completion
 from plugins.serve.protocol.models import Model, ModelList, Version
 from plugins.serve.protocol.tokens import Tokens
-from tests.plugins.serve.running import Running
+from tests.plugins.serve.fake_engine import FakeEngine
+from tests.plugins.serve.running import Running, serving
 from tests.tiny import IM_END
 
 PATH = "/v1/completions"
@@ -128,6 +130,22 @@ def test_stop_ids_are_told_where_they_were_named(fake: Running, tokenizer: Token
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
     [choice] = whole(fake, prompt="abc", max_tokens=2)["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("AB", "length")
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [({}, 16), ({"min_tokens": 20}, 20), ({"min_tokens": 3}, 16), ({"max_tokens": 40}, 40)],
+)
+def test_an_answer_is_short_unless_more_is_asked_for(fake: Running, body: Any, most: int) -> None:
+    whole(fake, prompt="a", **body)
+    assert fake.engine.asked[-1].params.max_tokens == most
+
+
+def test_the_models_own_length_comes_first(folder: Path) -> None:
+    defaults = {"max_new_tokens": 9, "min_new_tokens": 2}
+    with serving(FakeEngine(defaults=defaults), folder) as running:
+        whole(running, prompt="a")
+        assert running.engine.asked[-1].params.max_tokens == 9
 
 
 def test_special_tokens_are_added_unless_declined(fake: Running) -> None:
