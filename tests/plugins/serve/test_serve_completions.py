@@ -15,7 +15,7 @@ from plugins.serve.protocol.models import Model, ModelList, Version
 from plugins.serve.protocol.tokens import Tokens
 from tests.plugins.serve.fake_engine import FakeEngine
 from tests.plugins.serve.running import Running, serving
-from tests.tiny import IM_END
+from tests.tiny import END_OF_TEXT, IM_END
 
 PATH = "/v1/completions"
 
@@ -93,6 +93,26 @@ def test_scores_of_an_echo_begin_with_the_prompt(fake: Running) -> None:
         for name, values in (event["choices"][0]["logprobs"] or {}).items():
             told[name] += values
     assert told == scores
+
+
+@pytest.mark.parametrize("echo", [True, False])
+def test_offsets_are_those_of_characters_however_many_tokens_one_has(
+    fake: Running, tokenizer: Tokenizer, echo: bool
+) -> None:
+    end = len(tokenizer.encode("\u20ac"))
+    assert end == 3
+    ids = [*tokenizer.encode("ñ"), END_OF_TEXT, *tokenizer.encode("€b"), IM_END]
+    fake.engine.answer = lambda prompt, params, index: ids
+    body: Any = {"prompt": "日é", "echo": echo, "logprobs": 0}
+    [choice] = whole(fake, **body)["choices"]
+    prompt = "日é" * echo
+    assert choice["text"] == prompt + "ñ€b"
+    begun = len(prompt)
+    places = [0, 0, 0, 1, 1] * echo + [begun + at for at in (0, 0, 1, 1, 1, 1, 2, 3)]
+    assert choice["logprobs"]["text_offset"] == places
+    told = [at for event in streamed(fake, **body)
+            for at in (event["choices"][0]["logprobs"] or {}).get("text_offset", ())]  # fmt: skip
+    assert told == places
 
 
 def test_a_prompt_can_be_scored_alone(fake: Running) -> None:
