@@ -32,13 +32,10 @@ def test_no_offset_leads_out_of_the_text(name: str, prompt: str, ids: list[int])
 def test_words_begin_where_they_stand() -> None:
     """In SentencePiece the first word's token brings a space, which the text does not have."""
     text = tokenizer("llama")
-    begin, *ids = text.encode("the fox")
-    assert text.token_text(begin) == "<s>"
-    begins = Offsets([begin, *ids], "the fox", SamplingParams(), text).prompt()
-    assert begins[0] == 0
-    ends = [*begins[2:], len("the fox")]
-    words = ["the fox"[at:end] for at, end in zip(begins[1:], ends, strict=True)]
-    assert [word.lstrip() for word in words] == [text.token_text(i).lstrip() for i in ids]
+    ids = [text.raw.token_to_id(piece) for piece in ("<s>", "▁the", "▁cat", "s", "你")]
+    assert text.decode(ids) == "the cats你"
+    assert Offsets(ids, "the cats你", SamplingParams(), text).prompt() == [0, 0, 3, 7, 8]
+    assert Offsets(ids[:2], None, SamplingParams(), text).answer(ids[2:]) == [0, 4, 5]
 
 
 def test_what_was_added_to_a_prompt_takes_no_room() -> None:
