@@ -37,16 +37,16 @@ class Offsets:
 
     def prompt(self) -> list[int]:
         """Of each token of the prompt that is echoed."""
-        if self._tokenizer is None:
+        tokenizer, echoed = self._tokenizer, self._echoed
+        if tokenizer is None:
             return [0] * len(self._prompt)
-        text, at, found = Detokenizer(self._tokenizer, skip_special_tokens=False), 0, []
-        special = self._tokenizer.special_ids
+        text, at, found = Detokenizer(tokenizer, skip_special_tokens=False), 0, []
         for token in self._prompt:
             found.append(at)
-            new = text.push([token])
-            if token not in special or self._echoed.startswith(new, at):
-                at = min(at + len(new), len(self._echoed))
-            # else it was added to the text that was given, and is not echoed
+            special = token in tokenizer.special_ids
+            if special and not echoed.startswith(tokenizer.token_text(token), at):
+                continue  # it was added to the text that was given, and is not echoed
+            at = min(at + len(text.push([token])), len(echoed))
         return found
 
     def answer(self, ids: Sequence[int]) -> list[int]:
