@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from plugins.serve.protocol.chat import ChatRequest, NamedTool, for_template
 from plugins.serve.protocol.errors import ApiError
-from plugins.serve.protocol.structured import Form
 from plugins.serve.text.replies import Reading
 
 if TYPE_CHECKING:
     from core.interfaces import Dialect
     from plugins.serve.endpoints.serving import Serving
     from plugins.serve.text.prompts import ChatPrompt
-
-
-NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-"""What a tool takes that says nothing about it."""
 
 
 async def chat_prompt(
@@ -70,30 +65,6 @@ async def chat_prompt(
         thoughts=asked.include_reasoning is not False,
     )
     return prompt, reading
-
-
-def form_of_call(asked: ChatRequest) -> Form | None:
-    """The form that an answer which has to be a call takes, behind how it begins."""
-    schemas = {
-        tool.function.name: NOTHING
-        if tool.function.parameters is None
-        else tool.function.parameters
-        for tool in asked.tools or ()
-    }
-    if isinstance(asked.tool_choice, NamedTool):
-        return Form({"json": schemas[asked.tool_choice.function.name]}, "tools")
-    if asked.tool_choice != "required":
-        return None
-    calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": name}, "arguments": schema},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for name, schema in schemas.items()
-    ]
-    return Form({"json": {"anyOf": calls}}, "tools")
 
 
 def _begun(asked: ChatRequest, dialect: Dialect, formed: bool) -> str:
