@@ -8,9 +8,10 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import IO
+from typing import IO, Any
 
 PATIENCE = 60.0  # seconds by the clock, on however busy a machine
 
@@ -25,16 +26,15 @@ class Gate:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = Lock()
 
-    def reason(self, grammar: str) -> str | None:
-        """Why a grammar cannot be served; None when it can."""
+    def reason(self, grammar: str, names: Sequence[str] = ()) -> str | None:
+        """Why a grammar cannot be served; None when it can. `names`: of the tokens that it may
+        name; they are those of the first call."""
         with self._lock:
-            process = self._started()
+            process = self._started(names)
             assert process.stdin is not None
             assert process.stdout is not None
-            line = json.dumps({"grammar": grammar, "seconds": self._seconds}) + "\n"
             try:
-                process.stdin.write(line.encode())
-                process.stdin.flush()
+                _send(process.stdin, {"grammar": grammar, "seconds": self._seconds})
                 answer = _line(process.stdout)
             except BrokenPipeError:
                 answer = b""
@@ -52,7 +52,7 @@ class Gate:
             if self._process is not None:
                 self._end(self._process)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self, names: Sequence[str]) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "plugins.guided.trial"],
@@ -65,6 +65,9 @@ class Gate:
                 },
                 start_new_session=True,  # Ctrl-C is the engine's to handle; it ends with its input
             )
+            with suppress(BrokenPipeError):  # the next to write is told
+                assert self._process.stdin is not None
+                _send(self._process.stdin, {"names": list(names)})
         return self._process
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
@@ -80,6 +83,11 @@ class Gate:
             status = process.wait()
         process.stdout.close()
         return status
+
+
+def _send(stream: IO[bytes], message: dict[str, Any]) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+    stream.flush()
 
 
 def _line(stream: IO[bytes]) -> bytes:

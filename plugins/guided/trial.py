@@ -1,7 +1,8 @@
 """The program that tries forms out, in a process that may be lost: one JSON object a line.
 
-`{"grammar": ..., "seconds": ...}` comes in; `{"reason": ...}` goes out, null for a form that can be
-served. What takes longer, more memory or more stack than it may ends the process.
+First `{"names": [...]}` comes in, of the tokens that grammars may name. Then, for each form,
+`{"grammar": ..., "seconds": ...}` comes in, and `{"reason": ...}` goes out, null for one that can
+be served. What takes longer, more memory or more stack than it may ends the process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ def main() -> int:
     from plugins.guided.vocabulary import Vocabulary
 
     alphabet = [bytes([byte]) for byte in range(256)]
-    words = Vocabulary([*alphabet, b"<|end|>"], {256}, [256], lambda text: list(text.encode()))
+    names = json.loads(sys.stdin.readline() or '{"names": []}')["names"]
+    tokens = [*alphabet, b"<|end|>", *(name.encode() for name in names)]
+    words = Vocabulary(tokens, range(256, len(tokens)), [256], lambda text: list(text.encode()))
     with suppress(ValueError, OSError):  # not every system can
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

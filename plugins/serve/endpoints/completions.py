@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -14,7 +15,7 @@ from plugins.serve.endpoints.completion_writer import CompletionWriter, Wishes
 from plugins.serve.endpoints.exchange import Exchange, PromptWork
 from plugins.serve.endpoints.frames import Frames, encode
 from plugins.serve.endpoints.serving import Serving
-from plugins.serve.protocol.completions import Completion, CompletionRequest
+from plugins.serve.protocol.completions import USUAL_TOKENS, Completion, CompletionRequest
 from plugins.serve.protocol.reading import read
 from plugins.serve.protocol.sampling import check_stream, sampling_params
 from plugins.serve.protocol.structured import wanted_form
@@ -30,7 +31,8 @@ async def completions(request: Request) -> Response | Exchange:
     asked.check()
     check_stream(asked)
     priority = serving.check_priority(asked.priority)
-    params = sampling_params(asked, serving.defaults, wanted_form(asked), **_decided(asked))
+    decided = _decided(asked, serving.defaults)
+    params = sampling_params(asked, serving.defaults, wanted_form(asked), **decided)
     special = asked.add_special_tokens is not False
     prompts: list[list[int]] = []
     for prompt in asked.prompts():
@@ -105,8 +107,11 @@ def _only_prompt(asked: CompletionRequest) -> bool:
     return bool(asked.echo) and asked.max_tokens == 0
 
 
-def _decided(asked: CompletionRequest) -> dict[str, Any]:
+def _decided(asked: CompletionRequest, defaults: Mapping[str, Any]) -> dict[str, Any]:
     decided: dict[str, Any] = {}
+    if asked.max_tokens is None and defaults.get("max_tokens") is None:
+        least = asked.min_tokens or defaults.get("min_tokens") or 0
+        decided["max_tokens"] = max(USUAL_TOKENS, least)
     if asked.logprobs is not None:
         decided["logprobs"] = asked.logprobs
         if asked.echo:

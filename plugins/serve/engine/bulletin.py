@@ -49,10 +49,10 @@ class Bulletin:
 
     def expect(self, id: str, number: int, params: SamplingParams) -> None:
         """A request was added to the engine; its first answer is `number` to the server."""
+        scored = params.prompt_logprobs is not None
         for index in range(params.n):
-            first = index == 0 and params.prompt_logprobs is not None
             self._told[answer_id(id, index, params.n)] = _Told(
-                number + index, index, params.logprobs is None, [] if first else None
+                number + index, index, params.logprobs is None, [] if scored else None
             )
 
     def forget(self, id: str, index: int | None, n: int) -> None:

@@ -132,7 +132,7 @@ def sampling_params(
 def own_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that a model's generation_config.json sets, by our names.
 
-    An answer may be as long as fits, unless max_new_tokens is there.
+    max_tokens is None unless max_new_tokens is there: a chat's answer may be as long as fits.
     """
     params = SamplingParams.from_defaults(generation_config)
     found = {name: getattr(params, name) for name in params.given}
