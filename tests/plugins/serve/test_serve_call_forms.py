@@ -10,7 +10,8 @@ import openai
 import pydantic
 import pytest
 
-from plugins.serve.text.call_grammars import in_grammar
+from plugins.guided.vocabulary import vocabulary
+from plugins.serve.text.call_grammars import calls, in_grammar, of_schema, or_calls
 from tests.core.text.vocabularies import tokenizer
 from tests.plugins.serve.running import ROOT, Launched
 
@@ -161,3 +162,37 @@ def test_tags_are_tokens_or_text() -> None:
     assert in_grammar("[TOOL]", TINY) == '"[TOOL]"'
     assert in_grammar("<tool_call>\n", TINY) is None
     assert in_grammar("<think>", tokenizer("bytes")) == "<think>"
+
+
+ONE = '{"name": "f", "arguments": {"a": 1}}\n</CALL>'
+TWO = f"{ONE}\n<CALL>\n{ONE}"
+
+
+@pytest.mark.parametrize("tag", ["tool_call", "called"])  # one token each, and ordinary text
+def test_grammars_of_calls_take_what_models_write(tag: str) -> None:
+    from llguidance import LLMatcher
+
+    words = vocabulary(TINY, TINY.vocab_size, sorted(TINY.eos_ids)).made
+    begin, end = in_grammar(f"<{tag}>", TINY), in_grammar(f"</{tag}>", TINY)
+    assert begin is not None
+    assert end is not None
+
+    def fits(grammar: str, text: str) -> bool:
+        matcher = LLMatcher(words, grammar, log_level=0)
+        ids = TINY.encode(text.replace("CALL", tag), add_special_tokens=False)
+        return matcher.consume_tokens(ids) and matcher.is_accepting()
+
+    schemas = {"e": {"type": "string"}, "f": {"type": "object"}}
+    several = calls(schemas, (begin, end), several=True)
+    assert fits(several, ONE)
+    assert fits(several, TWO)
+    single = calls(schemas, (begin, end), several=False)
+    assert fits(single, ONE)
+    assert not fits(single, TWO)
+    assert fits(calls(schemas, (None, None), several=True), ONE.partition("\n")[0])
+    for wrong in (ONE.replace('"f"', '"e"'), ONE.replace('"f"', '"g"'), ONE + "\n"):
+        assert not fits(several, wrong)
+    either = or_calls(of_schema({"type": "object"}), (begin, end))
+    for right in ('{"a": 1}', f"<CALL>\n{ONE}", f"<CALL>\n{TWO}"):
+        assert fits(either, right)
+    assert not fits(either, "Well.")
