@@ -8,7 +8,9 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +25,20 @@ PROMPT = list(b"The wind")
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def pair(checkpoint: Path, device: str) -> Iterator[LLM]:
+    """An engine of two ranks for tests that leave it as it is."""
+    cache = {"page_size": 4, "pages": 80}
+    with LLM(checkpoint, tensor_parallel_size=2, device=device, cache=cache) as llm:
+        yield llm
+
+
+def answer(llm: LLM, **given: Any) -> list[int]:
+    params = SamplingParams(**{"max_tokens": 6, "temperature": 0, "ignore_eos": True} | given)
+    (output,) = llm.generate(PROMPT, params, use_tqdm=False)
+    return output.outputs[0].token_ids
 
 
 def running(pid: int) -> bool:
@@ -48,6 +64,15 @@ def test_a_killed_rank_is_named_within_ten_seconds_and_nothing_stays(checkpoint,
         llm.generate(PROMPT, params)
     llm.close()
     assert not running(process.pid)
+
+
+def test_signals_to_a_whole_service_are_left_to_the_engine(pair):
+    """systemd, say, sends them to every process, and answers get their time to end all the same."""
+    expected = answer(pair)
+    (process,) = pair.engine.executor._ranks._processes.values()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(process.pid, number)
+    assert answer(pair) == expected
 
 
 def test_multicast_is_off_in_a_rank_before_it_imports_anything(checkpoint, monkeypatch):
