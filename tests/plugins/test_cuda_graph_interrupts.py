@@ -50,7 +50,8 @@ def test_answers_after_an_interrupted_replay_are_right(
 
 
 def test_answers_after_an_interrupted_capture_are_right(engine, expected, monkeypatch):
-    llm = engine(runner=LAZY, scheduler={"max_num_seqs": 5})  # then 2 of 7 are left
+    # of 7 requests 2 are left, and no other step is under way while theirs is captured
+    llm = engine(runner=LAZY, scheduler={"max_num_seqs": 5}, executor={"overlap": "auto"})
     with monkeypatch.context() as patch:
         interrupt(patch, type(graphs(llm).capturing), "capture", at=1, late=True)
         interrupted(llm)
