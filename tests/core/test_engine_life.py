@@ -42,6 +42,37 @@ def test_an_engine_frees_its_workers_whatever_its_sampler_does(checkpoint, devic
     assert llm.engine.executor._worker is None
 
 
+def test_a_stream_that_is_collected_within_a_step_is_aborted_behind_it(
+    checkpoint, device, monkeypatch
+):
+    """The garbage collector may find a stream at any line, that of a scheduler's plan say."""
+    with LLM(checkpoint, device=device, cache={"page_size": 4, "pages": 80}) as llm:
+        expected = answer(llm, plain()).token_ids
+        scheduler, within, cut = llm.engine.scheduler, [], []
+        plan, finish = scheduler.plan, scheduler.finish
+
+        def planning():
+            within.append(True)
+            gc.collect()
+            within.clear()
+            return plan()
+
+        monkeypatch.setattr(scheduler, "plan", planning)
+        monkeypatch.setattr(scheduler, "finish", lambda *a: (cut.extend(within), finish(*a)))
+        stream = llm.stream(PROMPT, plain(max_tokens=60))
+        next(stream)
+        stream.itself = stream
+        gc.disable()
+        try:
+            del stream
+            assert answer(llm, plain()).token_ids == expected
+        finally:
+            gc.enable()
+        assert not cut
+        assert llm.engine.statistics()["pages_owned"] == 0
+        assert not llm.engine.busy
+
+
 def test_every_sampler_that_was_made_is_closed(checkpoint, device, monkeypatch):
     """The engine has one to ask, and each rank one that samples."""
     made, closed = set(), set()
