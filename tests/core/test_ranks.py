@@ -17,6 +17,7 @@ import torch
 
 from core import LLM, EngineDead, SamplingParams, UserError
 from core.parallel.switches import MULTICAST_OFF
+from tests.acceptance.leftovers import listening
 from tests.tiny import save_tiny
 
 PROMPT = list(b"The wind")
@@ -75,6 +76,23 @@ def test_signals_to_a_whole_service_are_left_to_the_engine(pair):
     assert answer(pair) == expected
 
 
+def test_ranks_meet_where_only_this_machine_can_reach(pair):
+    local = "0100007F"  # 127.0.0.1
+    assert {address.partition(":")[0] for address in listening()} == {local}
+
+
+def test_a_rank_that_is_killed_while_the_ranks_join(checkpoint, tmp_path):
+    began = time.monotonic()
+    with pytest.raises(EngineDead, match=r"rank 1 \(process \d+\) was killed by SIGKILL"):
+        LLM(
+            checkpoint,
+            tensor_parallel_size=2,
+            device="cpu",
+            plugins=[written(tmp_path, DIES_JOINING)],
+        )
+    assert time.monotonic() - began < 20
+
+
 def test_multicast_is_off_in_a_rank_before_it_imports_anything(checkpoint, monkeypatch):
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "1")
     with LLM(checkpoint, tensor_parallel_size=2, device="cpu") as llm:
@@ -124,6 +142,12 @@ def written(folder: Path, text: str) -> str:
     return str(plugin)
 
 
+DIES_JOINING = """
+    import os, signal
+    from core import parallel
+    if RANK:
+        parallel.connect = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+"""
 LESS = """
     from core import worker
     if RANK:
