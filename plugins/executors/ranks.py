@@ -7,7 +7,6 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
+from core.children import command, module_path
 from core.errors import EngineDead, UserError
 from core.plugins.blame import account
 
@@ -57,11 +57,11 @@ class Ranks:
         with theirs:
             # not multiprocessing's spawn: that would import the caller's main script again
             process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, str(theirs.fileno()), str(rank)],
+                command(PROGRAM, str(theirs.fileno()), str(rank)),
                 pass_fds=[theirs.fileno()],
                 env={
                     **os.environ,
-                    "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+                    "PYTHONPATH": module_path(),
                     "OMP_NUM_THREADS": str(threads),
                 },
                 stdin=subprocess.DEVNULL,
