@@ -81,6 +81,12 @@ def test_ranks_meet_where_only_this_machine_can_reach(pair):
     assert {address.partition(":")[0] for address in listening()} == {local}
 
 
+def test_a_request_that_cannot_be_sent_is_refused_and_no_other_suffers(pair):
+    with pytest.raises(UserError, match=r"^prompt 0: extra_args: they cannot be sent: "):
+        answer(pair, extra_args={"key": lambda: 0})
+    assert answer(pair, extra_args={"key": [1, "a"]}) == answer(pair)
+
+
 def test_a_rank_that_is_killed_while_the_ranks_join(checkpoint, tmp_path):
     began = time.monotonic()
     with pytest.raises(EngineDead, match=r"rank 1 \(process \d+\) was killed by SIGKILL"):
