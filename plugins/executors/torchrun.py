@@ -88,6 +88,8 @@ class Torchrun(Executor):
         raise RankDone
 
     def submit(self, plan: StepPlan) -> Pending:
+        if not self._leads:  # they would take this plan for what they wait for, or wait for ever
+            raise EngineDead("rank 0 was interrupted in a step. Start the ranks anew.")
         try:
             self._plans.broadcast_object(encode(plan))
             return _Step(self._worker.launch(plan))
