@@ -19,18 +19,18 @@ from starlette.applications import Starlette
 from core import SamplingParams
 from core.errors import EngineDead, UserError
 from plugins.serve.endpoints import health
-from plugins.serve.engine.client import EngineClient, Submission
+from plugins.serve.engine.client import EngineClient
 from tests.plugins.serve.engine.started import (
     Started,
     answer,
     busy_seconds,
     configuration,
+    failing,
     gone,
     ids_of,
 )
 
 BREAKING = Path(__file__).parent / "breaking_scheduler.py"
-ENDLESS = Path(__file__).parent / "endless_sampler.py"
 LONG = SamplingParams(max_tokens=200, ignore_eos=True)
 SHORT = SamplingParams(max_tokens=3, ignore_eos=True)
 
@@ -63,14 +63,6 @@ def start_breaking(checkpoint: Path) -> Started:
 def breaking(tiny_served: Path) -> Iterator[Started]:
     with closing(start_breaking(tiny_served)) as started:
         yield started
-
-
-async def failing(submission: Submission) -> str:
-    """The sentence with which a stream ends."""
-    with pytest.raises(EngineDead) as dead:
-        async for _ in submission:
-            pass
-    return str(dead.value)
 
 
 async def health_of(client: EngineClient) -> int:
@@ -127,26 +119,6 @@ def test_what_breaks_the_loop_is_told_in_a_sentence_and_logged_whole(
         assert "thirteen tokens" in sentences[0]
         assert "\n" not in sentences[0]
         assert "Traceback" in capfd.readouterr().err
-        assert gone(started.pid, 5)
-
-
-def test_an_engine_that_breaks_while_a_request_is_asked_about_is_known_to_be_gone(
-    tiny_served: Path,
-) -> None:
-    async def ask(client: EngineClient) -> tuple[list[str], float, bool]:
-        endless = client.submit([1, 2], SamplingParams(max_tokens=7))
-        pieces = await answer(client, [1, 2], SHORT)  # so the one before is being asked about
-        assert len(ids_of(pieces[0])) == 3
-        began = time.monotonic()
-        sentences = await asyncio.gather(failing(endless), failing(client.submit([1] * 13, SHORT)))
-        return sentences, time.monotonic() - began, client.alive
-
-    words, plugins = ("scheduler=breaking", "sampler=endless"), [str(BREAKING), str(ENDLESS)]
-    with closing(Started(configuration(tiny_served, *words, plugins=plugins))) as started:
-        sentences, seconds, alive = started.run(ask)
-        assert "thirteen tokens" in sentences[0]
-        assert seconds < 3
-        assert not alive
         assert gone(started.pid, 5)
 
 
