@@ -72,7 +72,7 @@ class Engine:
             self._random = random.Random(config.model.seed)
             self._dead: EngineDead | None = None
             self.on_step: Follower | None = None
-            self._count, self._closed = 0, False
+            self._count, self._closed, self._freed = 0, False, False
             announce(self, time.monotonic() - began)
             self.hooks.engine_started(engine=self)
         except BaseException:
@@ -283,8 +283,8 @@ class Engine:
         self.scheduler.reset_prefix_cache()
 
     def close(self) -> None:
-        """Abort what runs and free everything. May be called again."""
-        if self._closed:
+        """Abort what runs and free everything. May be called again: after Ctrl-C it goes on."""
+        if self._freed:
             return
         self._closed = True
         self._generations.clear()
@@ -294,4 +294,5 @@ class Engine:
             self.sampler.close()
         finally:
             self.executor.shutdown()
+            self._freed = True
             self.hooks.engine_stopped(engine=self)

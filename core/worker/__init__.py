@@ -274,9 +274,9 @@ class Worker(Step):
     def close(self) -> None:
         """Drop what was captured: collectives may be in it, so before the ranks part. And break
         the circles, so that all memory is free when the worker is let go of."""
-        runner = vars(self).pop("runner", None)  # which holds this worker
-        if runner is not None:
-            runner.close()
+        if hasattr(self, "runner"):
+            self.runner.close()
+            del self.runner  # which holds this worker
         if hasattr(self, "sampling"):
             self.sampling.close()
         if self._frozen:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from core import LLM, SamplingParams
+from core import LLM, EngineDead, SamplingParams
 from plugins.sampling.default import DefaultSampler
 from tests.tiny import IM_END, save_tiny
 
@@ -40,6 +41,73 @@ def test_an_engine_frees_its_workers_whatever_its_sampler_does(checkpoint, devic
     with pytest.raises(ValueError, match="no luck"):
         llm.close()
     assert llm.engine.executor._worker is None
+
+
+@pytest.mark.parametrize("place", ["sampler", "runner", "group"])
+def test_closing_goes_on_where_ctrl_c_has_ended_it(checkpoint, device, monkeypatch, place):
+    before, stopped = torch.get_num_threads(), []
+    llm = LLM(
+        checkpoint,
+        device=device,
+        cache={"page_size": 4, "pages": 80},
+        executor={"use": "local", "threads": before + 1},
+    )
+    executor = llm.engine.executor
+    owners = {"sampler": llm.engine.sampler, "runner": executor._worker.runner}
+    owner = type(owners.get(place, executor._comm))
+    closed, original = [], owner.close
+
+    def close(self):
+        closed.append(self)
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+        original(self)
+
+    monkeypatch.setattr(owner, "close", close)
+    monkeypatch.setattr(
+        llm.engine, "hooks", SimpleNamespace(engine_stopped=lambda engine: stopped.append(engine))
+    )
+    with pytest.raises(KeyboardInterrupt):
+        llm.close()
+    for _ in range(2):
+        llm.close()
+    assert (executor._worker, executor._comm) == (None, None)
+    assert torch.get_num_threads() == before
+    assert len(closed) == 2
+    assert stopped == [llm.engine]
+    with pytest.raises(EngineDead, match="was closed"):
+        answer(llm, plain())
+
+
+def test_a_stream_that_is_collected_within_a_step_is_aborted_behind_it(
+    checkpoint, device, monkeypatch
+):
+    """The garbage collector may find a stream at any line, that of a scheduler's plan say."""
+    with LLM(checkpoint, device=device, cache={"page_size": 4, "pages": 80}) as llm:
+        expected = answer(llm, plain()).token_ids
+        scheduler, within, cut = llm.engine.scheduler, [], []
+        plan, finish = scheduler.plan, scheduler.finish
+
+        def planning():
+            within.append(True)
+            gc.collect()
+            within.clear()
+            return plan()
+
+        monkeypatch.setattr(scheduler, "plan", planning)
+        monkeypatch.setattr(scheduler, "finish", lambda *a: (cut.extend(within), finish(*a)))
+        stream = llm.stream(PROMPT, plain(max_tokens=60))
+        next(stream)
+        stream.itself = stream
+        gc.disable()
+        try:
+            del stream
+            assert answer(llm, plain()).token_ids == expected
+        finally:
+            gc.enable()
+        assert not cut
+        assert llm.engine.statistics()["pages_owned"] == 0
+        assert not llm.engine.busy
 
 
 def test_every_sampler_that_was_made_is_closed(checkpoint, device, monkeypatch):

@@ -218,6 +218,19 @@ def test_what_is_answered_is_not_asked_again(
     assert len(engine.asked) == 4
 
 
+def test_an_answer_that_stands_there_twice_hides_no_other_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "in", *map(completion, "abc"))
+    target, a, b = tmp_path / "out", line("a", 200, b"{}"), line("b", 200, b"{}")
+    target.write_bytes(a + a + b)
+    found: list[int] = []
+    monkeypatch.setattr(Batch, "_answer", lambda *args: found.append(args[4]) or 0)
+    Batch(Batch.Options(input=str(source), output=str(target))).run(None)  # type: ignore[arg-type]
+    assert found == [1]
+    assert "3 requests, 2 answered before" in capsys.readouterr().err
+
+
 def test_when_the_engine_dies_nothing_is_written_of_what_it_had(
     app: Starlette, engine: FakeEngine, tmp_path: Path
 ) -> None:

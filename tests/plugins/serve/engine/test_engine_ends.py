@@ -19,12 +19,13 @@ from starlette.applications import Starlette
 from core import SamplingParams
 from core.errors import EngineDead, UserError
 from plugins.serve.endpoints import health
-from plugins.serve.engine.client import EngineClient, Submission
+from plugins.serve.engine.client import EngineClient
 from tests.plugins.serve.engine.started import (
     Started,
     answer,
     busy_seconds,
     configuration,
+    failing,
     gone,
     ids_of,
 )
@@ -62,14 +63,6 @@ def start_breaking(checkpoint: Path) -> Started:
 def breaking(tiny_served: Path) -> Iterator[Started]:
     with closing(start_breaking(tiny_served)) as started:
         yield started
-
-
-async def failing(submission: Submission) -> str:
-    """The sentence with which a stream ends."""
-    with pytest.raises(EngineDead) as dead:
-        async for _ in submission:
-            pass
-    return str(dead.value)
 
 
 async def health_of(client: EngineClient) -> int:
