@@ -91,6 +91,7 @@ class TemperatureAlone(Sampler):
         good = ~logits.isnan().any(-1) & (logits > -torch.inf).any(-1)
         ids = rows.draw(torch.where(good[:, None], logits, 0.0))
         lost = (~good).nonzero()[:, 0].tolist()
+        ids = ids.masked_fill(~good, -1).int()  # whole numbers of any kind
         return Sampled(ids, errors=dict.fromkeys(lost, "no token is possible"))
 
 
