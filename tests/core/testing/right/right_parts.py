@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 import numpy as np
@@ -140,6 +141,7 @@ class OneAtATime(Scheduler):
         self.held, self.flying, self.left = request, request, []
         self.number += 1
         request.computed += count
+        request.started = request.started or time.monotonic()
         return made
 
     def update(self, plan, output):
