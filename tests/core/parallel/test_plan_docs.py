@@ -64,8 +64,9 @@ def test_who_forgets_the_layout_is_told_what_it_says() -> None:
         exec(strategy_of_the_guide(), defined)
         strategy = defined["RowwiseTokens"]
         del strategy.layout
-        with pytest.raises(Exception) as caught:
-            verify_layer(Layer("linear", "rowwise_tokens:a", (None,), "a"), 2, strategy("a", None))
+        layer = Layer("linear", "rowwise_tokens:a", (None,), "a")
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
+            verify_layer(layer, 2, strategy("a", None))
     finally:
         registries.restore(before)
 
