@@ -130,9 +130,7 @@ class Traffic:
         self.to_come = deque(self.requests)
         # a cached page has no log probabilities to tell, nor what an observer asks for
         self.whole = {
-            r.id
-            for r in self.requests
-            if r.params.prompt_logprobs is not None or not r.reads_cache
+            r.id for r in self.requests if r.params.prompt_logprobs is not None or not r.reads_cache
         }
         self.flights: deque[StepPlan] = deque()
         self.unaware = False  # a step has failed, and nobody has told the scheduler
