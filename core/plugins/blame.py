@@ -27,8 +27,8 @@ def verdict(error: BaseException) -> str:
         )
     if named := _named():
         return (
-            f"It came up in Plait's code, with {named} in use: try without it, then report it. "
-            "It is no fault of your configuration."
+            f"It came up in Plait's code, with {' and '.join(named)} in use: try without "
+            f"{'it' if len(named) == 1 else 'them'}, then report it."
         )
     return "This is a fault of Plait, not of your configuration. Please report it."
 
@@ -45,11 +45,11 @@ def brief(error: BaseException) -> str:
     return f"{plugin} failed: {cause(error)}" if plugin else cause(error)
 
 
-def _named() -> str:
+def _named() -> list[str]:
     """The plugins that the configuration names: what they have left behind may crash elsewhere."""
     from core.plugins import current
 
-    return " and ".join(str(p) for p in current() if p.named and not p.builtin and p.body)
+    return [str(p) for p in current() if p.named and not p.builtin and p.body]
 
 
 def _suspects(error: BaseException) -> tuple[Plugin | None, Plugin | None]:
