@@ -263,7 +263,10 @@ class SampleRows:
         return ids, score.masked_fill(score == math.inf, math.nan)
 
     def record(self, ids: Tensor) -> None:
-        """Append the sampled ids [S] to the rows' tokens."""
-        self.table.history[self.index, self.positions] = ids.to(torch.int32)
+        """Append the sampled ids [S] to the rows' tokens; one below 0, which is none, as a 0.
+
+        The next step may be on its way already, and looks up the embedding of what stands there.
+        """
+        self.table.history[self.index, self.positions] = ids.clamp(min=0).to(torch.int32)
         if self.needs & columns.HOST:
             self.table.echo.send(self.rows, ids)

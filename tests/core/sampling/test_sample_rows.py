@@ -191,6 +191,14 @@ def test_recorded_ids_are_the_next_history(device: str) -> None:
     assert [later.tokens(s).tolist() for s in range(2)] == [[5, 6, 30], [7, 31]]
 
 
+def test_an_id_below_0_is_recorded_as_a_token_that_there_is(device: str) -> None:
+    """The step behind may read it before its request is ended."""
+    rows = make_rows([SamplingParams()] * 2, 50, prompts=[[5], [7]], device=device)
+    rows.record(torch.tensor([-1, 31], dtype=torch.int32, device=device))
+    later = rows.table.select(rows.rows, rows.ends + 1)
+    assert [later.tokens(s).tolist() for s in range(2)] == [[5, 0], [7, 31]]
+
+
 def test_draw_is_greedy_where_the_temperature_is_0(device: str) -> None:
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(1)).to(device)
     rows = make_rows(MIXED, 50, device=device)
