@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from vocabularies import tokenizer
 
 from core.errors import UserError
-from core.text.stops import stop_strings
 from core.text.speed import STOPS, made_up_tokenizer, measure_detokenizing
+from core.text.stops import stop_strings
 
 READER = tokenizer("bytes")
 
