@@ -177,8 +177,9 @@ def test_closing_the_engine_leaves_no_process(byte_checkpoint: Path) -> None:
 
 def test_the_trial_ends_with_whoever_asked() -> None:
     program = (
-        "from plugins.guided.gate import Gate; from plugins.guided.form import Form; import os\n"
-        "gate = Gate(1.0); gate.reason(Form('regex', 'a')); print(gate._process.pid, flush=True); os._exit(1)"
+        "from plugins.guided.form import Form; from plugins.guided.gate import Gate; import os\n"
+        "gate = Gate(1.0); gate.reason(Form('regex', 'a'))\n"
+        "print(gate._process.pid, flush=True); os._exit(1)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=os.getcwd()
