@@ -152,18 +152,17 @@ class SamplingParams:
         Source: vLLM's `update_from_tokenizer`, which leaves out the form after a space when it has
         another number of tokens; here both are always forbidden.
         """
-        found: list[list[int]] = []
+        found: dict[tuple[int, ...], None] = {}
         for word in self.bad_words or ():
             bare = word.lstrip()
             for text in (bare, " " + bare):
-                ids = list(tokenizer.encode(text, add_special_tokens=False))
+                ids = tuple(tokenizer.encode(text, add_special_tokens=False))
                 if not ids:
                     raise UserError(
                         complaint("bad_words", word, "the tokenizer makes no token of it")
                     )
-                if ids not in found:
-                    found.append(ids)
-        return found
+                found[ids] = None
+        return [list(ids) for ids in found]
 
     def _changed(self) -> list[str]:
         """The names whose values differ from their defaults, in the order of the fields."""

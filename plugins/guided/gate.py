@@ -10,15 +10,20 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from threading import Lock
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plugins.guided.form import Form
 
 PATIENCE = 60.0  # seconds by the clock, on however busy a machine
 
 
 class Gate:
-    """Strangers' grammars can take minutes, gigabytes, or overflow the stack. So a process is asked
-    that may be lost. It is started when it is first needed, and again when one was lost."""
+    """Strangers' forms can take minutes, gigabytes, or overflow the stack, also while they become
+    grammars. So a process is asked that may be lost. It is started when it is first needed, and
+    again when one was lost."""
 
     def __init__(self, seconds: float) -> None:
         """`seconds` of processor time that one form may take."""
@@ -26,15 +31,15 @@ class Gate:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = Lock()
 
-    def reason(self, grammar: str, names: Sequence[str] = ()) -> str | None:
-        """Why a grammar cannot be served; None when it can. `names`: of the tokens that it may
+    def reason(self, form: Form, names: Sequence[str] = ()) -> str | None:
+        """Why a form cannot be served; None when it can. `names`: of the tokens that it may
         name; they are those of the first call."""
         with self._lock:
             process = self._started(names)
             assert process.stdin is not None
             assert process.stdout is not None
             try:
-                _send(process.stdin, {"grammar": grammar, "seconds": self._seconds})
+                _send(process.stdin, {"form": asdict(form), "seconds": self._seconds})
                 answer = _line(process.stdout)
             except BrokenPipeError:
                 answer = b""

@@ -71,7 +71,7 @@ class Grammars:
         found = self._find(form)
         if found is None:
             try:
-                reason = gate.reason(form.grammar(), self.vocabulary.names)
+                reason = gate.reason(form, self.vocabulary.names)
                 found = brief(reason) if reason else self._fresh_and_kept(form)
             except UserError as error:
                 found = str(error)

@@ -69,6 +69,22 @@ class Serving:
                 code="model_not_found",
             )
 
+    def check_room(self, answers: int) -> None:
+        """ApiError for more answers than may wait now, or ever."""
+        try:
+            self.client.check_room(answers)
+        except (Busy, Refused, EngineDead) as error:
+            raise as_api_error(error) from error
+
+    def check_length(self, ids: Sequence[int]) -> None:
+        """ApiError for a prompt of token ids that leaves no room for an answer."""
+        if len(ids) >= self.info.max_length:
+            raise ApiError(
+                f"The prompt has {len(ids)} tokens, and a request may hold {self.info.max_length} "
+                "with at least one for the answer. Shorten it.",
+                code="context_length_exceeded",
+            )
+
     def check_ids(self, ids: Sequence[int], field: str) -> None:
         """ApiError for numbers that are no token ids of this model."""
         end = self.info.vocab_size

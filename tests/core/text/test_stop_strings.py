@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 
 import pytest
 from collected import Collected
@@ -12,6 +14,7 @@ from vocabularies import tokenizer
 
 from core.errors import UserError
 from core.text.speed import STOPS, made_up_tokenizer, measure_detokenizing
+from core.text.stops import stop_strings
 
 READER = tokenizer("bytes")
 
@@ -207,6 +210,23 @@ def test_other_vocabularies_stop_too(name: str) -> None:
 def test_wrong_stop_strings_are_refused(stop: object, part: str) -> None:
     with pytest.raises(UserError, match=part):
         Collected(READER, stop=stop)
+
+
+@pytest.mark.parametrize("length", [10, 5_000])
+def test_answers_with_the_same_stop_strings_share_what_finds_them(length: int) -> None:
+    """It takes some 250 bytes a character, and a request may have 128 answers."""
+    first = stop_strings(["x" * length, "end"])
+    assert stop_strings(("x" * length, "end")) is first
+    assert stop_strings(["x" * length, "End"]) is not first
+
+
+def test_what_finds_long_stop_strings_goes_with_the_last_answer() -> None:
+    found = stop_strings("x" * 5_000)
+    assert found is not None
+    gone = weakref.ref(found)
+    del found
+    gc.collect()
+    assert gone() is None
 
 
 def test_no_stop_is_spelled_in_several_ways() -> None:

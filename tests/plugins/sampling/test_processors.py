@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from core.sampling.params import SamplingParams
 from core.sampling.rows import SampleRows
+from core.sampling.table import SamplingTable
 from core.testing.sampling import make_rows
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.masks import AllowedTokens, LogitBias, MinTokens
@@ -121,6 +123,25 @@ def test_bad_words_of_several_rows_and_lengths(device: str) -> None:
     found = BadWords(BadWords.Options())(torch.zeros(3, SIZE, device=device), rows).cpu()
     forbidden = [row.isinf().nonzero()[:, 0].tolist() for row in found]
     assert forbidden == [[3, 9], [3], []]
+
+
+def test_a_bad_word_costs_its_own_length_and_no_other_one_that_of_the_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row of the longest word's size for each of them would be 10,000,000 numbers here."""
+    sizes = []
+    send = SamplingTable.send
+
+    def sent(table: SamplingTable, array: np.ndarray) -> torch.Tensor:
+        sizes.append(array.size)
+        return send(table, array)
+
+    monkeypatch.setattr(SamplingTable, "send", sent)
+    long = list(range(SIZE)) * 250
+    rows = rows_of(*[worded(long, *([i % SIZE, 3] for i in range(250)))] * 4, outputs=[[1]] * 4)
+    found = BadWords(BadWords.Options())(torch.zeros(4, SIZE), rows)
+    assert found.isinf().nonzero().tolist() == [[row, 3] for row in range(4)]
+    assert max(sizes) <= 4 * (len(long) + 250)
 
 
 def test_a_bad_word_that_began_in_the_prompt_may_be_completed() -> None:
