@@ -7,12 +7,13 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
+
+from core.children import command, module_path
 
 if TYPE_CHECKING:
     from plugins.guided.form import Form
@@ -60,14 +61,11 @@ class Gate:
     def _started(self, names: Sequence[str]) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "plugins.guided.trial"],
+                command("plugins.guided.trial"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-                },
+                env={**os.environ, "PYTHONPATH": module_path()},
                 start_new_session=True,  # Ctrl-C is the engine's to handle; it ends with its input
             )
             with suppress(BrokenPipeError):  # the next to write is told

@@ -100,3 +100,16 @@ def test_a_checkout_that_is_not_installed(programs, elsewhere, moves):
 def test_the_path_stays_as_it_is_where_that_is_enough(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(ROOT), "/somewhere"])
     assert children.module_path() == f"{ROOT}{os.pathsep}/somewhere"
+
+
+def test_every_process_is_started_so():
+    """A plugin, say, that tries grammars in a process of its own."""
+    places = [ROOT / "core", ROOT / "plugins", ROOT / "models"]
+    kit = {ROOT / "core" / "testing", ROOT / "core" / "scaffold"}  # which start what a user does
+    files = [
+        file
+        for place in places
+        for file in place.rglob("*.py")
+        if not kit & {*file.parents} and file.name != "children.py"
+    ]
+    assert [str(file) for file in files if "sys.executable" in file.read_text()] == []
