@@ -35,7 +35,7 @@ async def chat(request: Request) -> Response | Exchange:
     priority = serving.check_priority(asked.priority)
     form = chat_form(serving, asked)
     params = sampling_params(asked, serving.defaults, form, **asked.decided())
-    serving.check_room(params.n)
+    serving.client.check_room(params.n)
     prompt, reading = await chat_prompt(serving, asked, raw, formed=form is not None)
     options = asked.stream_options
     wishes = ChatWishes(

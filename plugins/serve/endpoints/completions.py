@@ -36,7 +36,7 @@ async def completions(request: Request) -> Response | Exchange:
     params = sampling_params(asked, serving.defaults, wanted_form(asked), **decided)
     given = asked.prompts()
     check_prompts(params, len(given))
-    serving.check_room(len(given) * params.n)
+    serving.client.check_room(len(given) * params.n)
     special = asked.add_special_tokens is not False
     tokenizer = serving.prompts.tokenizer if serving.prompts.has_tokenizer else None
     options = asked.stream_options

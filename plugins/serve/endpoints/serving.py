@@ -69,13 +69,6 @@ class Serving:
                 code="model_not_found",
             )
 
-    def check_room(self, answers: int) -> None:
-        """ApiError for more answers than may wait now, or ever."""
-        try:
-            self.client.check_room(answers)
-        except (Busy, Refused, EngineDead) as error:
-            raise as_api_error(error) from error
-
     def check_length(self, ids: Sequence[int]) -> None:
         """ApiError for a prompt of token ids that leaves no room for an answer."""
         if len(ids) >= self.info.max_length:
