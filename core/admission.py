@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import UserError
 from core.generation import most_tokens
+from core.sampling.sendable import unsendable
 
 if TYPE_CHECKING:
     from core.engine import Engine
@@ -40,7 +41,9 @@ def reasons(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> li
     try:
         params.check(limits.vocab_size, engine.tokenizer)
     except UserError as error:
-        found += str(error).splitlines()
+        return found + str(error).splitlines()  # nobody else can read what is no parameter
+    if engine.config.parallel.tensor > 1 and (reason := unsendable(params)) is not None:
+        found.append(reason)
     if params.stop and engine.tokenizer is None:
         found.append("stop strings need a tokenizer. Use stop_token_ids, or set model.tokenizer.")
     if not found:

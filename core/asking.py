@@ -25,5 +25,5 @@ class Asking:
         return self._pool.submit(self._sampler.accepts, params)
 
     def close(self) -> None:
-        """Ask nothing more; what was begun is waited for."""
-        self._pool.shutdown(cancel_futures=True)
+        """Ask nothing more. What was begun goes on, and nobody waits for it."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
+from core.hub import HubModel, hub_model
 from core.json_files import read_json
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from core.parallel import Source
 
 log = logging.getLogger("plait")
-
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt"]  # never pickles
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,12 @@ class Checkpoint:
     path: Path
     config: dict[str, Any]  # as in config.json
     generation: dict[str, Any] = field(default_factory=dict)  # sampling defaults; {} when unused
+    hub: HubModel | None = None  # whose snapshot `path` is; its weights may not be there yet
+
+    @property
+    def name(self) -> str:
+        """What people call it: its name on the hub, or that of its folder or file."""
+        return self.hub.name if self.hub else self.path.resolve().name
 
     @property
     def config_file(self) -> Path:
@@ -49,6 +54,7 @@ class Checkpoint:
         for file, source in (
             (self.config_file, self.config),
             (self.path / "generation_config.json", self.generation_file()),
+            ("model.generation_config", self.generation),
         ):
             value = source.get("eos_token_id")
             ids = value if isinstance(value, list) else [] if value is None else [value]
@@ -69,14 +75,15 @@ def open_checkpoint(model: ModelConfig) -> Checkpoint:
 
     UserError if there is none, or what describes it cannot be used.
     """
-    path = find(model.path)
+    found = _found(model.path, "model.path", model.revision)
+    path, hub = (found.folder, found) if isinstance(found, HubModel) else (found, None)
     config = _config(path)
     for key, value in model.config.items():
         log.warning(
             "model.config: %s = %r replaces %r of the checkpoint", key, value, config.get(key)
         )
         config[key] = value
-    return Checkpoint(path, config, _generation(path, model.generation_config))
+    return Checkpoint(path, config, _generation(path, model.generation_config), hub)
 
 
 def _config(path: Path) -> dict[str, Any]:
@@ -125,8 +132,29 @@ def _generation(path: Path, choice: str) -> dict[str, Any]:
     return read_json(file)
 
 
-def find(name: str, key: str = "model.path") -> Path:
-    """The folder or file behind a setting: a local one, a plugin's, or a model of the hub."""
+def find(name: str, key: str = "model.path", revision: str | None = None) -> Path:
+    """The folder or file behind a setting: a local one, a plugin's, or of a model of the hub.
+
+    `revision` is a branch, a tag or a commit of the hub. UserError if there is no such model.
+    """
+    found = _found(name, key, revision)
+    return found.folder if isinstance(found, HubModel) else found
+
+
+def _found(name: str, key: str, revision: str | None) -> Path | HubModel:
+    path = _on_disk(name, key)
+    if path is None:
+        return hub_model(name, revision, key)
+    if revision is not None:
+        raise UserError(
+            f"model.revision is {revision!r}, and {name} is not of the hub: it has no revisions. "
+            "Leave model.revision out."
+        )
+    return path
+
+
+def _on_disk(name: str, key: str) -> Path | None:
+    """None when the name is that of a model of the hub."""
     path = Path(name).expanduser()
     try:
         there = path.is_dir() or path.is_file()
@@ -145,25 +173,7 @@ def find(name: str, key: str = "model.path") -> Path:
             f"{key}: there is no folder or file {name}. Give the path of a checkpoint, "
             "or the name of a hub model such as Qwen/Qwen3-0.6B."
         )
-    return _from_hub(name, key)
-
-
-def _from_hub(name: str, key: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES, local_files_only=True))
-    except Exception:
-        log.info("%s is not in the local hub cache; asking the hub", name)
-    try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"{key}: there is no folder {name}, and the hub did not give such a model "
-            f"({type(error).__name__}: {reason}). Check the name, or download it and give "
-            "its folder."
-        ) from error
+    return None
 
 
 def _listing(path: Path) -> str:

@@ -14,6 +14,10 @@ class ModelConfig:
     """Which checkpoint to run, and how to read it."""
 
     path: str = field(metadata={"help": "folder or file of the checkpoint, or its name on the hub"})
+    revision: str | None = field(
+        default=None,
+        metadata={"help": "branch, tag or commit of a model on the hub; null: its main branch"},
+    )
     tokenizer: str | None = field(
         default=None,
         metadata={"help": "where the tokenizer is, if not with the model"},
@@ -94,7 +98,8 @@ class CacheConfig:
         metadata={"help": "tokens in a page; auto: what the attention backend reads best"},
     )
     pages: int | None = field(
-        default=None, metadata={"help": "number of pages; null: as many as the memory holds"}
+        default=None,
+        metadata={"help": "number of pages, whatever memory says; null: as many as memory holds"},
     )
     memory: str | None = field(
         default=None,

@@ -22,6 +22,7 @@ class Deliveries:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._boxes: dict[str, deque[RequestOutput]] = {}
+        self._left: deque[str] = deque()  # requests of streams that somebody let go of
 
     def expect(self, id: str, box: deque[RequestOutput]) -> None:
         """Outputs of this request go into `box` from now on."""
@@ -32,16 +33,28 @@ class Deliveries:
         self._boxes.pop(id, None)
         self.engine.abort(id)
 
+    def leave(self, id: str) -> None:
+        """`forget` at the next turn. Any thread may call this, in the middle of anything."""
+        self._left.append(id)
+
+    def settle(self) -> None:
+        """Forget those who were left. Ctrl-C waits for its end."""
+        with _whole():
+            while self._left:
+                self.forget(self._left.popleft())
+
     def step(self) -> None:
         """One step of the engine, its outputs in their boxes. Ctrl-C waits for its end."""
         with _whole():
+            self.settle()
             for output in self.engine.step():
                 if (box := self._boxes.get(output.request_id)) is not None:
                     box.append(output)
 
 
 class Stream(Iterator["RequestOutput"]):
-    """The outputs of one request, as they come. `close`, or letting go of it, aborts the rest."""
+    """The outputs of one request, as they come. `close` aborts the rest, and so does letting go of
+    it, before the engine's next step."""
 
     def __init__(self, deliveries: Deliveries, id: str, owner: object) -> None:
         """`owner`: whoever closes the engine when it is let go of; it stays while this is used."""
@@ -74,8 +87,10 @@ class Stream(Iterator["RequestOutput"]):
             self._deliveries.forget(self._id)
 
     def __del__(self) -> None:
+        # the garbage collector calls this wherever it is, within a scheduler's plan say
         if getattr(self, "_open", False):
-            self.close()
+            self._open = False
+            self._deliveries.leave(self._id)
 
 
 @contextmanager

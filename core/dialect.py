@@ -19,6 +19,7 @@ log = logging.getLogger("plait")
 
 KEYS = {
     "model": "model.path",
+    "revision": "model.revision",
     "tokenizer": "model.tokenizer",
     "dtype": "model.dtype",
     "device": "model.device",
@@ -56,6 +57,7 @@ VALUES: Mapping[str, Mapping[Any, Any]] = {
         "external_launcher": "torchrun",
     },
     "enforce_eager": {True: "eager", False: None},
+    "revision": {"main": None},
     "runner": {"generate": "auto"},  # vLLM's runners are what a model is for
 }
 
@@ -83,7 +85,6 @@ REFUSED = {
     "mm_processor_kwargs": Fixed(({},), "models take text only"),
     "model_impl": Fixed(("auto", "vllm"), "write a model plugin"),
     "override_generation_config": Fixed(({},), "say it in SamplingParams"),
-    "revision": Fixed(("main",), _HUB),
     "rope_scaling": Fixed((), 'say hf_overrides={"rope_parameters": ...}'),
     "rope_theta": Fixed((), 'say hf_overrides={"rope_parameters": ...}'),
     "skip_tokenizer_init": Fixed((False,), "a tokenizer is used where there is one"),

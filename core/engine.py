@@ -9,15 +9,15 @@ from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from core import fitting, registry
+from core import registry
 from core.admission import reasons
-from core.errors import EngineDead, Mistakes, UserError
+from core.errors import EngineDead, UserError
 from core.generation import Generation, TokensOnly, logprobs_of, prompt_logprobs_of, sequences
 from core.meanwhile import awaited
 from core.observing import Observers
 from core.plugins.blame import brief
-from core.setup import end_ids, make_sampler, open_tokenizer, read_setup
-from core.startup import announce
+from core.setup import end_ids, make_sampler
+from core.startup import announce, checked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from core.interfaces import Executor, Pending, Sampler, Scheduler
     from core.outputs import RequestOutput
     from core.sampling.params import SamplingParams
-    from core.text import TokenizerLike
     from core.types import Limits, Request, StepOutput, StepPlan, TokenLogprobs
 
 log = logging.getLogger("plait")
@@ -57,13 +56,7 @@ class Engine:
         self.config = config
         self.hooks = acting(config)
         self.hooks.configure(config=config)
-        mistakes = Mistakes()
-        with mistakes.noted():
-            self.setup = read_setup(config)
-            fitting.settle(config, self.setup)
-        with mistakes.noted():
-            self.tokenizer: TokenizerLike | None = open_tokenizer(config)
-        mistakes.tell()
+        self.setup, self.tokenizer = checked(config)
         self.observers = Observers(config, self.setup)
         executor = registry.executors.get(config.executor.use)
         self.executor: Executor = executor(config.executor.options, config)
@@ -79,7 +72,7 @@ class Engine:
             self._random = random.Random(config.model.seed)
             self._dead: EngineDead | None = None
             self.on_step: Follower | None = None
-            self._count, self._closed = 0, False
+            self._count, self._closed, self._freed = 0, False, False
             announce(self, time.monotonic() - began)
             self.hooks.engine_started(engine=self)
         except BaseException:
@@ -265,8 +258,10 @@ class Engine:
                 self.scheduler.finish(request, "error")
                 request.error = f"the step that computed this request failed. {brief(error)}"
             generation = self._owner.get(request)
-            if generation is not None and generation.finished:
-                self._look(generation, request, None)
+            if generation is None:
+                continue
+            self._look(generation, request, None)
+            if generation.finished:
                 finished.append(self._retire(generation))
         if self.on_step:
             self.on_step(plan, None, plan.requests)
@@ -288,13 +283,16 @@ class Engine:
         self.scheduler.reset_prefix_cache()
 
     def close(self) -> None:
-        """Abort what runs and free everything. May be called again."""
-        if self._closed:
+        """Abort what runs and free everything. May be called again: after Ctrl-C it goes on."""
+        if self._freed:
             return
         self._closed = True
         self._generations.clear()
         self._owner.clear()
         self._flight.clear()
-        self.sampler.close()
-        self.executor.shutdown()
-        self.hooks.engine_stopped(engine=self)
+        try:
+            self.sampler.close()
+        finally:
+            self.executor.shutdown()
+            self._freed = True
+            self.hooks.engine_stopped(engine=self)

@@ -1,4 +1,4 @@
-"""The two errors that cross every layer: a user's mistake, and an engine that can no longer run."""
+"""What crosses every layer: a user's mistake, the end of an engine, the end of a rank."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from core.visible import visible
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """Something the user can mend. The message is a sentence (one a line) that says how.
 
-    `str` shows it, with what must not reach a terminal escaped: it names what strangers have made.
+    A ValueError, because scripts for vLLM catch that around what may be refused. `str` shows it,
+    with what must not reach a terminal escaped: it names what strangers have made.
     """
 
     def __str__(self) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from core.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, logprob_dict
 from core.text import Detokenizer
+from core.text.unicode import whole_text
 from core.types import Request
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Answer:
                 spaces_between_special_tokens=params.spaces_between_special_tokens,
                 stop=params.stop or (),
                 include_stop_str_in_output=params.include_stop_str_in_output,
+                prompt_ids=request.prompt,
             )
 
     def take(self, logprobs: list[TokenLogprobs] | None) -> str | None:
@@ -111,7 +114,7 @@ class Answer:
             text=self.text,
             token_ids=list(request.output),
             cumulative_logprob=self.cumulative if self.logprobs is not None else None,
-            logprobs=self.logprobs,
+            logprobs=None if self.logprobs is None else [*self.logprobs],
             finish_reason=request.finish_reason,
             stop_reason=reason,
             delta=delta,
@@ -195,9 +198,9 @@ class Generation:
             prompt_token_ids=self.prompt_ids,
             outputs=[answer.completion() for answer in self.answers],
             finished=finished,
-            prompt_logprobs=self.prompt_logprobs,
+            prompt_logprobs=None if self.prompt_logprobs is None else [*self.prompt_logprobs],
             num_cached_tokens=self.requests[0].cached,
-            metrics=self.metrics,
+            metrics=replace(self.metrics),
         )
 
 
@@ -265,6 +268,8 @@ def sequences(
     reads_cache: bool = True,
 ) -> list[Request]:
     """The `n` requests of a prompt. Each has its own seed; `eos_ids` are the model's own ends."""
+    if salt is not None:
+        whole_text(salt, "cache_salt")
     return [
         Request(
             id=answer_id(id, index, params.n),

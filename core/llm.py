@@ -123,6 +123,7 @@ class LLM:
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prompts that no running request uses. -> True, as in vLLM."""
+        self._deliveries.settle()
         self.engine.reset_prefix_cache()
         return True
 

@@ -72,7 +72,7 @@ def progress_bar(total: int, label: str, show: bool) -> Iterator[Bar]:
 
 @contextmanager
 def loading_bar(label: str = "loading weights") -> Iterator[Callable[[int, int], None]]:
-    """A bar over the weights: call what it yields with (elements written, elements in all)."""
+    """A bar over the weights: call what it yields with (bytes written, bytes in all)."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

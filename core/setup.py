@@ -12,7 +12,7 @@ import torch
 from core import registry
 from core.checkpoint import Checkpoint, claimed, find, open_checkpoint
 from core.errors import Mistakes, UserError
-from core.parallel import EncodedSource, ParallelPlan, Source, dtype_name
+from core.parallel import EncodedSource, Headers, ParallelPlan, Source, dtype_name
 from core.quantizing import encoding, quantization_of
 from core.sampling.params import SamplingParams
 from core.types import Limits
@@ -108,15 +108,16 @@ def _check_defaults(checkpoint: Checkpoint) -> None:
         ) from error
 
 
-def open_source(config: Config, setup: Setup) -> Source:
+def open_source(config: Config, setup: Setup, *, values: bool = True) -> Source:
     """Where the weights come from: a plugin that claims them, or a registered source.
 
-    What is to be quantized on the way is quantized.
+    What is to be quantized on the way is quantized, and what is on the hub only is fetched. Without
+    `values` its headers are enough, and nothing can be read then.
     """
     plan, dtype = setup.plan, dtype_name(dtype_of(config, setup))
     if not encoding(setup.checkpoint, plan.formats):
-        return _source(config, setup, plan.expected_index(dtype))
-    source = _source(config, setup, EncodedSource.plain(plan, dtype))
+        return _source(config, setup, plan.expected_index(dtype), values)
+    source = _source(config, setup, EncodedSource.plain(plan, dtype), values)
     try:
         return EncodedSource(source, plan)
     except BaseException:
@@ -124,15 +125,19 @@ def open_source(config: Config, setup: Setup) -> Source:
         raise
 
 
-def _source(config: Config, setup: Setup, expected: Index) -> Source:
-    name = config.model.weights
+def _source(config: Config, setup: Setup, expected: Index, values: bool) -> Source:
+    name, checkpoint = config.model.weights, setup.checkpoint
+    if checkpoint.hub is not None and (name == "auto" or registry.sources.get(name).finds_files):
+        if not values and not checkpoint.hub.complete():
+            return Headers(checkpoint.hub.headers())
+        checkpoint.hub.fetch()
     if name == "auto":
-        found = claimed(setup.checkpoint.path)
+        found = claimed(checkpoint.path)
         if found is not None:
             return found
         name = "pread" if config.model.device.startswith("cuda") else "mmap"
     source: type[Source] = registry.sources.get(name)
-    return source.open(setup.checkpoint.path, expected, seed=config.model.seed)
+    return source.open(checkpoint.path, expected, seed=config.model.seed)
 
 
 def open_tokenizer(config: Config) -> TokenizerLike | None:
@@ -144,7 +149,10 @@ def open_tokenizer(config: Config) -> TokenizerLike | None:
     from core.text import Tokenizer, has_tokenizer
 
     name = config.model.tokenizer
-    path = find(config.model.path) if name is None else find(name, "model.tokenizer")
+    if name is None:
+        path = find(config.model.path, revision=config.model.revision)
+    else:
+        path = find(name, "model.tokenizer")
     found: TokenizerLike | None = offer("open_tokenizer", path=path)
     if found is not None:
         return found
@@ -175,9 +183,15 @@ def check_weights(config: Config, setup: Setup) -> None:
 
     UserError lists every tensor that is missing, too many, of a wrong shape, or read by nobody.
     """
-    auto = config.model.dtype == "auto" and setup.model_config.dtype is None
     with open_source(config, setup) as source:
-        setup.plan.check(source.index(), source, auto_dtype="F32" if auto else None)
+        check_source(config, setup, source)
+
+
+def check_source(config: Config, setup: Setup, source: Source) -> None:
+    """`check_weights` for a source that is open."""
+    auto = config.model.dtype == "auto" and setup.model_config.dtype is None
+    readable = source if source.has_values else None
+    setup.plan.check(source.index(), readable, auto_dtype="F32" if auto else None)
 
 
 def limits_of(config: Config, setup: Setup, page_size: int, pages: int) -> Limits:

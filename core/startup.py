@@ -1,4 +1,4 @@
-"""What an engine says once it is ready: a table on a terminal, lines in a log otherwise."""
+"""How an engine starts: what is checked at first, and what is said once it is ready."""
 
 from __future__ import annotations
 
@@ -7,14 +7,37 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
+from core import fitting
+from core.checkpoint import find
+from core.errors import Mistakes
+from core.setup import Setup, open_tokenizer, read_setup
 from core.visible import visible
 
 if TYPE_CHECKING:
+    from core.config import Config
     from core.engine import Engine
+    from core.text import TokenizerLike
 
 log = logging.getLogger("plait")
 
 DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
+
+
+def checked(config: Config) -> tuple[Setup, TokenizerLike | None]:
+    """What the configuration is made of, with `auto` settled in it. No memory is taken yet.
+
+    UserError with everything that is wrong with it.
+    """
+    # of a model that is not there, nothing more can be said
+    find(config.model.path, revision=config.model.revision)
+    mistakes = Mistakes()
+    with mistakes.noted():
+        setup = read_setup(config)
+        fitting.settle(config, setup)
+    with mistakes.noted():
+        tokenizer = open_tokenizer(config)
+    mistakes.tell()
+    return setup, tokenizer
 
 
 def facts(engine: Engine, seconds: float) -> list[tuple[str, str]]:
@@ -29,7 +52,8 @@ def facts(engine: Engine, seconds: float) -> list[tuple[str, str]]:
     return [
         (
             "model",
-            f"{setup.checkpoint.path} ({setup.checkpoint.architecture}), {count:,} parameters",
+            f"{setup.checkpoint.hub.name if setup.checkpoint.hub else setup.checkpoint.path} "
+            f"({setup.checkpoint.architecture}), {count:,} parameters",
         ),
         ("device", f"{config.model.device}, {size} rank{'s' if size > 1 else ''}"),
         (

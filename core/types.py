@@ -32,7 +32,7 @@ class Request:
     """One sequence on its way through the engine. `n` samples of a prompt are `n` requests.
 
     The first block is fixed when the request is made. The second belongs to the scheduler: nobody
-    else writes it.
+    else writes it. The last says how it ended; the engine adds stop strings and failures to it.
     """
 
     id: str
@@ -45,7 +45,6 @@ class Request:
     arrival: float = 0.0  # time.monotonic()
     salt: str | None = None  # requests with different salts never share cached pages
     reads_cache: bool = True  # whether it may begin with cached pages, whose tokens nobody computes
-    extras: dict[str, Any] = field(default_factory=dict)  # what observers have for its caller
 
     output: list[int] = field(default_factory=list)
     row: int = -1  # the row that it occupies on every worker; -1: none
@@ -55,9 +54,11 @@ class Request:
     cached: int = 0  # of those, how many the prefix cache gave when it was first admitted
     started: float = 0.0  # time.monotonic() when it was first admitted
     preemptions: int = 0
+
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None  # the stop id or stop string that ended it
     error: str | None = None  # the sentence behind finish_reason "error"
+    extras: dict[str, Any] = field(default_factory=dict)  # what observers have for its caller
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.output)

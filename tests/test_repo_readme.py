@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from core.run import main
+from core.testing.command import run_kit
 from tests.tiny import save_tiny
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,10 +35,17 @@ def test_the_python_example_runs(checkpoint: Path, capsys: pytest.CaptureFixture
     assert re.match(r"The sea is -> (.|\n)*A good test -> ", capsys.readouterr().out)
 
 
-def test_the_plugin_runs(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def floor(tmp_path: Path) -> Path:
+    """The README's plugin, as a file."""
+    path = tmp_path / "floor.py"
+    path.write_text(block('"""floor.py'))
+    return path
+
+
+def test_the_plugin_does_what_it_says(
+    checkpoint: Path, floor: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "floor.py").write_text(block('"""floor.py'))
     place = [f"model.path={checkpoint}", "model.device=cpu", "cache.memory=16MiB"]
 
     def text(*words: str) -> str:
@@ -44,10 +53,32 @@ def test_the_plugin_runs(
         assert main([str(ROOT / "configs" / "qwen3.yaml"), *place, params, *words]) == 0
         return capsys.readouterr().out
 
-    floor = ["-p", str(tmp_path / "floor.py"), "sampler=floor"]
+    def cut(share: float) -> str:
+        words = f"sampler.processors=[{{use: floor, share: {share}}}]"
+        return text("-p", str(floor), words)
+
     greedy = text("run.params={max_tokens: 24, temperature: 0.0}")
-    assert text(*floor, "sampler.share=0.9999") == greedy
-    assert text(*floor, "sampler.share=0.001") != greedy
+    assert cut(0.9999) == greedy
+    assert cut(0.001) != greedy
+
+
+def test_the_command_of_the_plugin_works_as_it_stands(
+    floor: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = re.findall(r"^    python -m core\.run (.*-p \./floor\.py.*)$", README, re.M)
+    (floor.parent / "configs").symlink_to(ROOT / "configs")
+    monkeypatch.chdir(floor.parent)
+
+    assert main([*shlex.split(command), "run.params.max_tokens=3"]) == 0
+
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_kit_finds_nothing_wrong_with_the_plugin(floor: Path) -> None:
+    """Beside whatever requests ask for; its purpose is another distribution."""
+    sampler = "--sampler={use: default, processors: [{use: floor, share: 0.2}]}"
+
+    run_kit("--load", str(floor), sampler, "-k", "not distribution")
 
 
 def test_the_plan_is_the_one_that_is_used() -> None:

@@ -31,6 +31,7 @@ from plugins.kernels.triton.products.carried import Carried
 from plugins.kernels.triton.products.launch import Work
 from plugins.kernels.triton.products.recipes import Recipe, Recipes, Rows, Shape, by_rule
 from tools.decode_step import DecodeStep
+from tools.output_file import output_file
 from tools.product_ways import bulk, candidates
 
 BANDWIDTH = 4.3e12  # bytes a second that a copy moves on an H200
@@ -218,7 +219,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--step", action="store_true", help="whole steps only")
     parser.add_argument("--tune", action="store_true", help="choose anew")
-    parser.add_argument("--record", metavar="FILE", help="run nothing, write what is launched")
+    parser.add_argument(
+        "--record", type=output_file, metavar="FILE", help="run nothing, write what is launched"
+    )
     asked = parser.parse_args()
 
     def work(device: str) -> None:
@@ -236,7 +239,7 @@ def main() -> None:
         from tools.compile_ahead import pretend_hopper, record
 
         pretend_hopper()
-        with open(asked.record, "wb") as file:
+        with asked.record.open("wb") as file:
             jobs = record(lambda: work("meta"))
             pickle.dump(jobs, file)
         print(len(jobs), "variants")

@@ -22,6 +22,7 @@ from typing import Any
 from core.parallel.switches import MULTICAST_OFF
 from plugins.apps.bench.report import record
 from plugins.apps.bench.workloads import TEMPERATURE, Workload, workload, workloads
+from tools.output_file import output_file
 
 MOST_TOKENS, MOST_REQUESTS, MEMORY = 4096, 512, 0.85
 
@@ -71,7 +72,7 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", default=["standard"])
     parser.add_argument("--model", required=True, help="folder of a checkpoint with a tokenizer")
     parser.add_argument("--tp", type=int, default=1)
-    parser.add_argument("--out", help="file to which the lines are added as well")
+    parser.add_argument("--out", type=output_file, help="file to which the lines are added as well")
     asked = parser.parse_args()
     loads = workloads(asked.workloads)
     if timed := [work.name for work in loads if work.arrives]:
@@ -88,7 +89,7 @@ def main() -> None:
         line = json.dumps(record(work, run(llm, work), engine, tp=asked.tp))
         print(line, flush=True)
         if asked.out:
-            with open(asked.out, "a") as file:
+            with asked.out.open("a") as file:
                 file.write(line + "\n")
 
 

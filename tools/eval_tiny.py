@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 
 from core import LLM
+from tools.output_file import output_file
 from tools.tiny_engines import START, answers, plait_logprobs, samples, transformers_logprobs
 from tools.tiny_heldout import read_excerpt, read_words
 from tools.tiny_measures import (
@@ -92,7 +93,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--engine", choices=("transformers", "plait"), default="transformers")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tensor", type=int, default=1, help="ranks of Plait")
-    parser.add_argument("--report", type=Path, help="where to write the figures as JSON")
+    parser.add_argument("--report", type=output_file, help="where to write the figures as JSON")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     settings = {"device": options.device, "dtype": "float32"}

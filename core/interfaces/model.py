@@ -25,8 +25,6 @@ class App(ABC):
     @dataclass
     class Options: ...
 
-    needs_engine: ClassVar[bool] = True
-
     def __init__(self, options: Options) -> None:
         self.options = options
 

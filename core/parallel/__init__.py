@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from core.parallel.recipe import Copy as Copy
     from core.parallel.recipe import Fill as Fill
     from core.parallel.sources import DictSource as DictSource
+    from core.parallel.sources import Headers as Headers
     from core.parallel.sources import Source as Source
     from core.parallel.sources import dtype_name as dtype_name
     from core.parallel.strategy import Sharding as Sharding
@@ -59,7 +60,7 @@ _HOMES = {
     "plan": "ParallelPlan",
     "process_groups": "connect",
     "recipe": "Call Copy Fill",
-    "sources": "DictSource Source dtype_name",
+    "sources": "DictSource Headers Source dtype_name",
     "strategy": "Sharding",
     "verify": "verify_plan",
 }

@@ -58,6 +58,7 @@ class EncodedSource(Source):
         assert plan.formats is not None
         self.source, self.formats = source, plan.formats
         self.concurrent = source.concurrent  # type: ignore[misc]
+        self.has_values = source.has_values  # type: ignore[misc]
         self._weights, self._encoded = _read(plan)
         self._kept: dict[tuple[str, str, int], Tensor] = {}
         self._last: tuple[tuple[str, int], Mapping[str, Tensor]] | None = None

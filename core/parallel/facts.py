@@ -132,13 +132,13 @@ def allocate(model: nn.Module, device: torch.device | str, dtype: torch.dtype) -
 
 def weight_bytes(model: nn.Module, dtype: torch.dtype) -> int:
     """The memory that `allocate` takes for parameters."""
-    kinds = {
+    sizes = {
         id(parameter): parameter.numel()
         * (parameter.dtype if keeps_dtype(module, role, parameter) else dtype).itemsize
         for module in model.modules()
         for role, parameter in module.named_parameters(recurse=False)
     }
-    return sum(kinds.values())
+    return sum(sizes.values())
 
 
 def _move_buffers(name: str, module: nn.Module, device: torch.device | str) -> None:

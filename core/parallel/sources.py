@@ -52,6 +52,7 @@ class Source(ABC):
 
     interface: ClassVar[int] = 1  # the version of this contract that a component was written for
     finds_files: ClassVar[bool] = True  # False: it makes values up, and needs no checkpoint
+    has_values: ClassVar[bool] = True  # False: it knows shapes and types alone
     concurrent: ClassVar[bool] = False  # several threads may call `read_into` at once
 
     def __init__(self) -> None:
@@ -120,3 +121,19 @@ class DictSource(Source):
         region = self.tensors[name][slices(box)]
         self.count(region)
         return region
+
+
+class Headers(Source):
+    """What tensors there are, without their values: enough for a plan, and for no rank."""
+
+    has_values = False
+
+    def __init__(self, index: Index) -> None:
+        super().__init__()
+        self._index = index
+
+    def index(self) -> Index:
+        return self._index
+
+    def read(self, name: str, box: Box) -> Tensor:
+        raise UserError(f"Only the header of {name} was fetched, so its values cannot be read.")

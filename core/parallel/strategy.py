@@ -58,8 +58,11 @@ class Sharding:
         return None
 
     def layout(self) -> tuple[str, str]:
-        """-> activations in and out: R replicated, S:axis cut on the last dim, P partial sums, T a
-        share of the tokens, as `core.parallel.groups.rows_of` deals them out."""
+        """-> activations in and out: R whole on every rank, S:axis cut on the last dim, P partial
+        sums, T a share of the tokens, as `core.parallel.groups.rows_of` deals them out.
+
+        The conformance kit cuts inputs and puts outputs together by it; forward passes do not.
+        """
         return "R", "R"
 
 

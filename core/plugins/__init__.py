@@ -66,6 +66,7 @@ def load(words: Iterable[str] = (), *, strict: bool = False, warn: bool = True) 
     global _current
     words = tuple(absolute(word, Path.cwd()) for word in words)
     plugins, mistakes, warnings = find(words)
+    _current = None  # unless all goes well
     registries.forget_plugins()
     offering, acting = _manager(), _manager()
     with CtrlC() as ctrl_c, Patience(seconds_allowed()) as patience:

@@ -25,6 +25,11 @@ def verdict(error: BaseException) -> str:
             f"This is a fault of {through}, or of Plait, where it led. It is not one of your "
             "configuration. Tell the plugin's authors."
         )
+    if named := _named():
+        return (
+            f"It came up in Plait's code, with {' and '.join(named)} in use: try without "
+            f"{'it' if len(named) == 1 else 'them'}, then report it."
+        )
     return "This is a fault of Plait, not of your configuration. Please report it."
 
 
@@ -38,6 +43,13 @@ def brief(error: BaseException) -> str:
     innermost, through = _suspects(error)
     plugin = innermost or through
     return f"{plugin} failed: {cause(error)}" if plugin else cause(error)
+
+
+def _named() -> list[str]:
+    """The plugins that the configuration names: what they have left behind may crash elsewhere."""
+    from core.plugins import current
+
+    return [str(p) for p in current() if p.named and not p.builtin and p.body]
 
 
 def _suspects(error: BaseException) -> tuple[Plugin | None, Plugin | None]:

@@ -87,14 +87,3 @@ def prompt_scores(logits: Tensor, tokens: Tensor, count: int) -> Scores:
     starts = range(0, len(tokens), step)
     parts = [scores(logits[i : i + step], tokens[i : i + step], count) for i in starts]
     return Scores(*(torch.cat(column) for column in zip(*parts, strict=True)))
-
-
-def prompt_logprobs(logits: Tensor, tokens: Tensor, count: int) -> list[TokenLogprobs]:
-    """Log probabilities of prompt tokens [N], where logits [N, V] are those of the tokens before.
-
-    `count` of the likeliest tokens come with each, -1: all. A token that the model gives no chance
-    has -inf.
-    """
-    if not len(tokens):
-        return []
-    return listed(tokens, prompt_scores(logits, tokens, count), [count] * len(tokens))

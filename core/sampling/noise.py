@@ -119,7 +119,7 @@ def drawn(
         return ids, torch.tensor([score for _, score in won], dtype=torch.float32)
     count = max(1, BLOCK // logits.shape[1])
     parts = [
-        _best(
+        drawn_from_all(
             logits[start : start + count],
             temperature[start : start + count],
             keys[start : start + count],
@@ -131,17 +131,10 @@ def drawn(
     return torch.cat([ids for ids, _ in parts]), torch.cat([scores for _, scores in parts])
 
 
-def draw_from_all(
-    logits: Tensor, temperature: Tensor, keys: Tensor, floor: Tensor | None = None
-) -> Tensor:
-    """`draw` for an accelerator: noise for every token, no step that depends on a value."""
-    return _best(logits, temperature, keys, floor, 0)[0]
-
-
-def _best(
+def drawn_from_all(
     logits: Tensor, temperature: Tensor, keys: Tensor, floor: Tensor | None, first: int
 ) -> tuple[Tensor, Tensor]:
-    """`drawn` for an accelerator."""
+    """`drawn` for an accelerator: noise for every token, no step that depends on a value."""
     x, t = logits.float(), temperature[:, None]
     tokens = torch.arange(first, first + logits.shape[1], dtype=torch.int32, device=logits.device)
     scores = torch.where(t > 0, x / t + gumbel(tokens, keys[:, :1], keys[:, 1:]), x)

@@ -25,7 +25,7 @@ def outcome(ids: Tensor, logits: Tensor) -> Sampled:
     """
     if ids.is_cuda and torch.cuda.is_current_stream_capturing():
         return Sampled(ids)
-    value = logits.gather(1, ids.clamp(min=0)[:, None])[:, 0].float()
+    value = logits.gather(1, ids.long().clamp(min=0)[:, None])[:, 0].float()
     value = value.masked_fill(ids < 0, math.nan)
     return Sampled(ids.masked_fill(~value.isfinite(), 0), errors=errors(value))
 

@@ -190,6 +190,9 @@ def _ids(value: Any) -> list[int]:
         listed = list(value)
     except TypeError:  # an array without a dimension
         raise wrong from None
+    # one pass in C for the ordinary case; the loop only finds what is wrong
+    if set(map(type, listed)) == {int} and min(listed) >= 0 and max(listed) <= INT32:
+        return listed
     return [_token(i) for i in listed]
 
 

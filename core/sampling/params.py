@@ -67,7 +67,7 @@ class SamplingParams:
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, compare=False)
     """What `check` made of `bad_words` with the tokenizer."""
 
-    def __new__(cls, *positional: Any, **given: Any) -> SamplingParams:
+    def __new__(cls, /, *positional: Any, **given: Any) -> SamplingParams:
         """Refuse unknown names, with the rest of the mistakes, and remember which were given."""
         unknown = [name for name in given if name not in _names()]
         if unknown or positional:
@@ -152,18 +152,17 @@ class SamplingParams:
         Source: vLLM's `update_from_tokenizer`, which leaves out the form after a space when it has
         another number of tokens; here both are always forbidden.
         """
-        found: list[list[int]] = []
+        found: dict[tuple[int, ...], None] = {}
         for word in self.bad_words or ():
             bare = word.lstrip()
             for text in (bare, " " + bare):
-                ids = list(tokenizer.encode(text, add_special_tokens=False))
+                ids = tuple(tokenizer.encode(text, add_special_tokens=False))
                 if not ids:
                     raise UserError(
                         complaint("bad_words", word, "the tokenizer makes no token of it")
                     )
-                if ids not in found:
-                    found.append(ids)
-        return found
+                found[ids] = None
+        return [list(ids) for ids in found]
 
     def _changed(self) -> list[str]:
         """The names whose values differ from their defaults, in the order of the fields."""

@@ -49,7 +49,7 @@ class SampleRows:
         `at`: where these rows stand among those that they were taken from; None: all of them.
         """
         self.table, self.rows, self.ends, self.memo, self.at = table, rows, ends, memo, at
-        self.places: Sequence[int] | None = None  # what `at` says, on the host
+        self.picks: NDArray[np.int64] | None = None  # what `at` says, on the host
         self.shard: Shard | None = None  # of which the logits are; None: of the whole vocabulary
         self._positions: Tensor | None = None
 
@@ -164,14 +164,20 @@ class SampleRows:
         """[positions[s]] int32: every token of one row, prompt and output so far."""
         return self.table.history[int(self.rows[s]), : int(self.ends[s])]
 
-    def history(self) -> History:
-        """Every token of every row, padded to the longest."""
-        longest = int(self.ends.max(initial=0))
-        tokens = self.table.history[:, :longest].index_select(0, self.index).long()
+    def history(self, part: slice = slice(None)) -> History:
+        """Every token of every row, or of a part of them, padded to the longest."""
+        longest = int(self.ends[part].max(initial=0))
+        tokens = self.table.history[:, :longest].index_select(0, self.index[part]).long()
         place = torch.arange(longest, device=tokens.device)
-        known = place < self.positions[:, None]
-        output = known & (place >= self.prompt_lengths[:, None])
+        known = place < self.positions[part, None]
+        output = known & (place >= self.prompt_lengths[part, None])
         return History(torch.where(known, tokens, tokens[:, :1]), known, output)
+
+    def parts(self, most: int = 1 << 23) -> list[slice]:
+        """Rows that follow one another, in parts whose `history` has `most` places at most, or in
+        single ones: what one long row takes, another thousand would take as well."""
+        count = max(1, most // max(1, int(self.ends.max(initial=0))))
+        return [slice(first, first + count) for first in range(0, len(self), count)]
 
     # a part of the rows
 
@@ -211,7 +217,7 @@ class SampleRows:
             return SampleRows(self.table, self.rows, self.ends, self.memo).on(self.shard)
         picks, at, memo = part
         found = SampleRows(self.table, self.rows[picks], self.ends[picks], memo, at)
-        found.places = picks.tolist()
+        found.picks = picks
         return found.on(self.shard)
 
     def on(self, shard: Shard | None) -> Self:
@@ -257,7 +263,10 @@ class SampleRows:
         return ids, score.masked_fill(score == math.inf, math.nan)
 
     def record(self, ids: Tensor) -> None:
-        """Append the sampled ids [S] to the rows' tokens."""
-        self.table.history[self.index, self.positions] = ids.to(torch.int32)
+        """Append the sampled ids [S] to the rows' tokens; one below 0, which is none, as a 0.
+
+        The next step may be on its way already, and looks up the embedding of what stands there.
+        """
+        self.table.history[self.index, self.positions] = ids.clamp(min=0).to(torch.int32)
         if self.needs & columns.HOST:
             self.table.echo.send(self.rows, ids)

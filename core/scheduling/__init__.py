@@ -46,10 +46,7 @@ class QueueScheduler(Scheduler):
         )
         max_chunk: int = field(
             default=0,
-            metadata={
-                "help": "most tokens of one prompt in a step, so that a long prompt leaves "
-                "room for short ones; 0: no limit"
-            },
+            metadata={"help": "most tokens of one prompt in a step, to leave others room; 0: any"},
         )
         watermark: float = field(
             default=0.01,
@@ -65,6 +62,8 @@ class QueueScheduler(Scheduler):
                 super().__post_init__()
             if self.max_chunk < 0:
                 mistakes.add(f"max_chunk must be 0 or more tokens, and is {self.max_chunk}.")
+            elif self.max_chunk and not self.chunked_prefill:
+                mistakes.add("max_chunk needs chunked_prefill: without it no prompt is cut.")
             if not 0 <= self.watermark < 1:
                 mistakes.add(f"watermark must be a share below 1, and is {self.watermark}.")
             mistakes.tell()
@@ -194,7 +193,8 @@ class QueueScheduler(Scheduler):
             if not count or not self.placement.admit(request, found, spare, self._number):
                 break
             self.waiting.pop()
-            self.placement.offer_until(request, start + count, self._number)
+            if count > 1:  # who decodes in this step may read what it writes at once
+                self.placement.offer_until(request, start + count, self._number)
             admitted.append((request, count))
             left -= count
         return admitted

@@ -103,7 +103,8 @@ class Flights:
         counts = output.counts if output.counts is not None else np.ones(len(rows), np.int32)
         first = np.cumsum(counts) - counts  # where the ids of each one begin
         usual &= counts == 1
-        failed = {plan.requests[b]: text for b, text in output.errors.items()}
+        told = ((plan.requests[b], text) for b, text in output.errors.items())
+        failed = {request: text for request, text in told if request not in flight.void}
         if failed or self.unsettled:
             odd = failed.keys() | self.unsettled
             usual &= np.array([request not in odd for request in requests], np.bool_)

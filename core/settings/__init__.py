@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from core.settings.files import read_file, read_words
 from core.settings.ranges import out_of_range
 from core.settings.references import fill_in
 from core.settings.report import Report
-from core.settings.sections import fill, sections, unknown_section
+from core.settings.sections import NoOptions, fill, sections, unknown_section
 from core.settings.tree import Node, default_use, from_python, merge, put
 
 
@@ -73,11 +72,6 @@ def plugin_words(config: str | Path | None, words: Iterable[str] = ()) -> list[s
     if report.lines:
         raise UserError("\n".join(report.lines))
     return found
-
-
-@dataclass
-class _NoOptions:
-    """The options of a component that declares none."""
 
 
 def _build(trees: list[Node], plugins: Iterable[str], strict: bool, report: Report) -> Config:
@@ -160,7 +154,7 @@ def _resolve(config: Config, tree: Node, report: Report) -> None:
             report.mistake((section,), origin, f"must name a {registry.kind}: {names}.")
             continue
         if name == "auto" and section in auto.LATER:
-            schema, owner = _NoOptions, f"{registry.kind} 'auto'"
+            schema, owner = NoOptions, f"{registry.kind} 'auto'"
             setattr(
                 config, section, Component(name, fill(schema, options, (section,), report, owner))
             )
@@ -174,6 +168,6 @@ def _resolve(config: Config, tree: Node, report: Report) -> None:
         except UserError as error:
             report.mistake((section,), origin, _sentence(error))
             continue
-        schema = getattr(cls, "Options", _NoOptions)
+        schema = getattr(cls, "Options", NoOptions)
         filled = fill(schema, options, (section,), report, f"{registry.kind} {name!r}")
         setattr(config, section, Component(name, filled))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
@@ -11,6 +11,11 @@ from core.errors import UserError
 from core.settings.checking import BadAnnotation, Unfit, check
 from core.settings.report import Key, Report
 from core.settings.tree import Node
+
+
+@dataclass
+class NoOptions:
+    """The options of a component that declares none."""
 
 
 def settable(cls: type[Any]) -> list[Field[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from core.interfaces import AttentionBackend
 from core.testing.numbers import assert_close, bits
-from core.types import AttentionMetadata, AttentionShape, KVLayer
+from core.types import AttentionMetadata, AttentionShape, KVLayer, Limits
 
 GARBAGE = (1 << 30, -7)  # page numbers behind a request's last page, which nobody may look at
 SPARE = 3  # pages of nobody
@@ -176,20 +176,64 @@ class AttentionCase:
     @torch.inference_mode()
     def run(self, backend: AttentionBackend) -> Tensor:
         """The backend's answer [T, H, D]. AssertionError if it writes where it must not."""
-        meta = self.meta()
+        meta, given = self.meta(), self.meta()
         backend.plan(meta)
-        return self.forward(backend, meta)
+        out = self.forward(backend, meta)
+        for name in (field.name for field in fields(meta) if field.name != "private"):
+            ours, before = getattr(meta, name), getattr(given, name)
+            same = torch.equal(ours, before) if isinstance(before, Tensor) else ours == before
+            assert same, f"meta.{name} has changed, by which keys are stored or others plan"
+        return out
+
+    def limits(self, requests: int) -> Limits:
+        """The sizes of an engine in which this step, and so many requests, are allowed."""
+        return Limits(
+            max_num_seqs=requests,
+            max_num_batched_tokens=max(requests, sum(self.counts)),
+            max_length=max(self.lengths) + 8,
+            page_size=self.page_size,
+            pages=self.pages,
+            vocab_size=100,
+        )
+
+    def captured(self, size: int) -> AttentionMetadata:
+        """Metadata of a captured step of `size` requests, of which this step's decode.
+
+        Tensors are this step's, and padded; the host's fields are what was known at the capture.
+        """
+        meta, rows = self.meta(), len(self.requests)
+        assert self.counts == [1] * rows, "a step that only decodes is meant"
+        more, longest = size - rows, self.limits(size).max_length
+
+        def padded(x: Tensor, value: int) -> Tensor:
+            return torch.cat((x, x.new_full((more, *x.shape[1:]), value)))
+
+        return replace(
+            meta,
+            query_start=torch.arange(size + 1, dtype=torch.int32, device=self.device),
+            context_len=padded(meta.context_len, 0),
+            page_table=padded(meta.page_table, 0),
+            slots=padded(meta.slots, -1),
+            max_context=longest,
+            decodes=size,
+            query_lens=[1] * size,
+            context_lens=[longest] * size,
+        )
 
     @torch.inference_mode()
-    def forward(self, backend: AttentionBackend, meta: AttentionMetadata) -> Tensor:
-        """The same after `plan`."""
+    def forward(
+        self, backend: AttentionBackend, meta: AttentionMetadata, padding: int = 0
+    ) -> Tensor:
+        """The same after `plan`; behind the step's tokens there may be others, as padding."""
         q, k, v = self.inputs()
+        if padding:
+            q, k, v = (torch.cat((x, x[:1].expand(padding, -1, -1))) for x in (q, k, v))
         given = {"q": q, "k": k, "v": v, "cache.k": self.cache.k, "cache.v": self.cache.v}
         before = {name: bits(x).clone() for name, x in given.items()}
         out = backend.forward(q, k, v, self.cache, meta)
         for name, x in given.items():
             assert torch.equal(bits(x), before[name]), f"forward has changed {name}"
-        return out
+        return out[: len(out) - padding]
 
     def check(self, backend: type[AttentionBackend]) -> None:
         """A new instance of `backend` computes attention, and writes nowhere else."""

@@ -28,6 +28,9 @@ Weights are so wide that tokens matter; where a family has no such field, it is 
 BIASED = {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}
 """What else a checkpoint may have, beside SIZES."""
 
+WINDOWED = {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}
+"""Windows shorter than the sequences; where a family can tell, the first layer has none."""
+
 REFERENCE = "reference.safetensors"  # ids [N, T] and logits [N, T, V], beside the weights
 
 

@@ -15,16 +15,11 @@ from core.errors import UserError
 from core.registry import Registry, registries
 from core.settings.files import read_words
 from core.settings.report import Report
-from core.settings.sections import fill, settable
+from core.settings.sections import NoOptions, fill, settable
 from core.settings.tree import Node
 from core.settings.yaml_text import flow
 from core.testing.checkpoints import described
 from core.testing.plugin import Kind
-
-
-@dataclasses.dataclass
-class _NoOptions:
-    """The options of a component that declares none."""
 
 
 def choose(kind: Kind, word: str) -> str:
@@ -36,7 +31,7 @@ def choose(kind: Kind, word: str) -> str:
     registry = registries.all()[kind.registry]
     name, given = _read(kind, word)
     component = registry.get(name)
-    schema = getattr(component, "Options", _NoOptions)
+    schema = getattr(component, "Options", NoOptions)
     missing = [
         field.name
         for field in settable(schema)

@@ -78,6 +78,7 @@ def assert_same(found: Sequence[RequestOutput], expected: Sequence[RequestOutput
         for one, other in zip(ours.outputs, theirs.outputs, strict=True):
             assert one.token_ids == other.token_ids, f"prompt {number} gets other tokens"
             assert one.finish_reason == other.finish_reason, f"prompt {number}"
+            assert bool(one.error) == bool(other.error), f"prompt {number}"
         mine, wanted = told(ours), told(theirs)
         assert [key for key, _ in mine] == [key for key, _ in wanted], f"prompt {number}"
         for (key, value), (_, right) in zip(mine, wanted, strict=True):

@@ -45,11 +45,11 @@ WISHES = [  # of one step
 ]
 
 
-def limits(vocab_size: int) -> Limits:
+def limits(vocab_size: int, rows: int = 64) -> Limits:
     """The sizes of a small engine, for a model with so many tokens."""
     return Limits(
-        max_num_seqs=64,
-        max_num_batched_tokens=64,
+        max_num_seqs=rows,
+        max_num_batched_tokens=rows,
         max_length=MAX_LENGTH,
         page_size=4,
         pages=8,
@@ -141,9 +141,9 @@ def assert_drawn(counts: Tensor, share: Tensor) -> None:
         assert abs(off) < REJECT, f"{off:.1f} standard deviations from the distribution asked for"
 
 
-def made(sampler: type[Sampler], size: int = SIZE) -> Sampler:
-    """An instance with default options."""
-    return sampler(sampler.Options(), limits(size))
+def made(sampler: type[Sampler], size: int = SIZE, rows: int = 64) -> Sampler:
+    """An instance with default options, for steps of so many rows."""
+    return sampler(sampler.Options(), limits(size, rows))
 
 
 def refusals(sampler: type[Sampler], *wishes: SamplingParams) -> list[str]:
@@ -182,9 +182,14 @@ def sampled(sampler: type[Sampler] | Sampler, logits: Tensor, rows: SampleRows) 
     instance = sampler if isinstance(sampler, Sampler) else made(sampler, logits.shape[1])
     found = instance(logits.clone(), rows)
     assert found.ids.shape == (len(rows),)
-    assert found.ids.dtype == torch.int64
+    assert not found.ids.is_floating_point()
+    assert not found.ids.is_complex()
+    assert found.ids.dtype != torch.bool
     assert found.ids.device == logits.device
-    assert bool(((found.ids >= 0) & (found.ids < logits.shape[1])).all()), "no such token"
+    whole = found.ids.cpu().long()
+    lost = [s for s, token in enumerate(whole.tolist()) if not 0 <= token < logits.shape[1]]
+    unsaid = set(lost) - set(found.errors or {}) if lost else set()
+    assert not unsaid, f"no token of rows {sorted(unsaid)}, and no error says why"
     return found
 
 

@@ -27,7 +27,7 @@ from core.parallel import (
 from core.parallel.groups import rows_of
 from core.parallel.verify import build_rank, random_checkpoint
 
-TOKENS = 7
+STEPS = (7, 1, 4, 9)  # tokens of the steps that one module serves, one after the other
 TOLERANCE = 1e-9
 
 
@@ -107,13 +107,13 @@ class Layer:
         plan = self.plan(1)
         return not plan.cuts or ranks in plan.feasible()
 
-    def feed(self) -> Tensor:
-        """What the whole layer is fed with."""
+    def feed(self) -> list[Tensor]:
+        """What the whole layer is fed with, step by step."""
         generator = torch.Generator().manual_seed(1)
         if self.kind == "embedding":
-            return torch.randint(0, Sizes().words, (TOKENS,), generator=generator)
+            return [torch.randint(0, Sizes().words, (n,), generator=generator) for n in STEPS]
         width = Sizes().width(self.ins)
-        return torch.randn(TOKENS, width, generator=generator, dtype=torch.float64)
+        return [torch.randn(n, width, generator=generator, dtype=torch.float64) for n in STEPS]
 
 
 class UnknownLayout(Exception):
@@ -150,21 +150,40 @@ def verify_layer(layer: Layer, ranks: int, strategy: Sharding) -> None:
     differs; UserError if the plan is refused; UnknownLayout if `layout()` speaks of something
     that this module does not know.
     """
+    before, after = strategy.layout()
+    try:
+        _verify(layer, ranks, before, after)
+    except UnknownLayout:
+        raise
+    except Exception as error:
+        error.add_note(f"layout() says {before!r} of what comes in, and {after!r} of what goes out")
+        raise
+
+
+def _verify(layer: Layer, ranks: int, before: str, after: str) -> None:
     single, plan = layer.plan(1), layer.plan(ranks)
     checkpoint = random_checkpoint(single.expected_index("F64"))
-    given = layer.feed()
-    before, after = strategy.layout()
+    steps = layer.feed()
     with torch.inference_mode():
-        expected = build_rank(single, 0, checkpoint, None).get_submodule("x")(given)
+        whole = build_rank(single, 0, checkpoint, None).get_submodule("x")
+        expected = [whole(x) for x in steps]
 
-    def rank(comm: Communicator) -> tuple[Tensor, dict[str, Tensor]]:
+    def rank(comm: Communicator) -> tuple[list[Tensor], dict[str, Tensor], torch.dtype]:
         model = build_rank(plan, comm.rank, checkpoint, comm)
+        module = model.get_submodule("x")
+        own = [cut(x, before, plan.cuts, comm.rank, ranks) for x in steps]
         with torch.inference_mode():
-            own = cut(given, before, plan.cuts, comm.rank, ranks)
-            return model.get_submodule("x")(own), model.state_dict()
+            found = [module(x) for x in own]
+            state = {name: x.clone() for name, x in model.state_dict().items()}
+            model.bfloat16()
+            x = own[0].bfloat16() if own[0].is_floating_point() else own[0]
+            return found, state, module(x).dtype
 
-    outputs, states = zip(*ThreadGroup(ranks).run(rank), strict=True)
-    compare(outputs, expected, after, plan.cuts, layer.outs)
+    outputs, states, dtypes = zip(*ThreadGroup(ranks).run(rank), strict=True)
+    for found, right in zip(zip(*outputs, strict=True), expected, strict=True):
+        compare(found, right, after, plan.cuts, layer.outs)
+    others = set(dtypes) - {torch.bfloat16}
+    assert not others, f"of bfloat16 it makes {', '.join(map(str, others))}"
     back = unshard(plan, states)
     assert set(back) == set(checkpoint), sorted(set(back) ^ set(checkpoint))
     for name, tensor in checkpoint.items():

@@ -17,6 +17,7 @@ from core.interfaces import Architecture
 from core.registry import registries
 from core.testing.checkpoints import (
     BIASED,
+    WINDOWED,
     described,
     reference_logits,
     sequences,
@@ -28,6 +29,11 @@ from core.testing.session import name_of
 Kind = type[Architecture]
 
 RANKS = (2, 3, 4)
+CHANGES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "biased and tied": BIASED,
+    "windowed": WINDOWED,
+}
 TOLERANCE = 1e-4  # of the largest logit: float32, in another order
 
 
@@ -42,7 +48,7 @@ class Given:
     logits: list[Tensor]
 
 
-@pytest.fixture(scope="module", params=["plain", "biased and tied"])
+@pytest.fixture(scope="module", params=CHANGES)
 def checkpoint(
     request: pytest.FixtureRequest,
     architecture: Kind,
@@ -58,11 +64,13 @@ def checkpoint(
     if request.param != "plain" and folder is not None:
         pytest.skip("there is a reference")
     if folder is None:
-        changes = {} if request.param == "plain" else BIASED
+        changes = CHANGES[request.param]
         folder = write_random(name, tmp_path_factory.mktemp("random"), **changes)
     if folder is None:
         refused([f"transformers has no {name}: give a checkpoint of it with --reference=DIR"])
     assert folder is not None
+    if request.param == "windowed" and described(folder).get("sliding_window") is None:
+        pytest.skip("its family has no windows")
     path = folder
 
     def open_(ranks: int) -> Ranks:

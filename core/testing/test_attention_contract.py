@@ -13,7 +13,7 @@ import torch
 from core.interfaces import AttentionBackend
 from core.testing.attention import AttentionCase
 from core.testing.numbers import assert_close, bits
-from core.types import AttentionShape
+from core.types import AttentionShape, KVLayer
 
 Backend = type[AttentionBackend]
 
@@ -93,7 +93,7 @@ def test_size_of_a_head(attention: Backend, device: str, head_dim: int) -> None:
     )
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.001])
+@pytest.mark.parametrize("scale", [8.0, 1.0, 0.001])
 def test_scale_is_the_one_that_is_given(attention: Backend, device: str, scale: float) -> None:
     served(attention, STEPS["mixed"], scale=scale, device=device).check(attention)
 
@@ -133,12 +133,12 @@ def test_memory_may_lie_anywhere(attention: Backend, device: str, step: str, how
 
 @pytest.mark.parametrize("window", [None, 100])
 def test_long_contexts(attention: Backend, device: str, window: int | None) -> None:
-    requests = [(1400, 1), (777, 300), (0, 600), (511, 1), (512, 1)]
+    requests = [(5000, 1), (2048, 1), (2047, 1), (2200, 20), (777, 300), (511, 1), (512, 1)]
     served(attention, requests, head_dim=32, window=window, device=device).check(attention)
 
 
 def test_many_requests(attention: Backend, device: str) -> None:
-    requests = [(7 * i % 97, 1) for i in range(130)] + [(i, 2 + i % 3) for i in range(20)]
+    requests = [(7 * i % 97, 1) for i in range(270)] + [(i, 2 + i % 3) for i in range(20)]
     served(attention, requests, head_dim=32, device=device).check(attention)
 
 
@@ -204,6 +204,36 @@ def test_layers_of_two_shapes_share_a_step(attention: Backend, device: str) -> N
         assert_close(found, case.expected(), case.dtype, f"window {case.window}")
 
 
+def test_it_may_be_warmed_before_the_first_request(attention: Backend, device: str) -> None:
+    case = served(attention, STEPS["mixed"], device=device)
+    backend = attention(case.shape, attention.Options())
+    empty = KVLayer(*(torch.full_like(x, torch.nan) for x in case.cache))
+    with torch.inference_mode():
+        backend.warm(empty, case.limits(len(case.requests)))
+    assert_close(case.run(backend), case.expected(), case.dtype)
+
+
+def test_what_a_captured_step_holds_follows_each_step(attention: Backend, device: str) -> None:
+    """`static` in place of `plan`, brought up to date by `refresh`, with rows that are padding."""
+    case = served(attention, STEPS["decodes"], device=device)
+    backend = attention(case.shape, attention.Options())
+    size = len(case.requests) + 2
+    held = backend.static(case.limits(size), size)
+    if held is None:
+        pytest.skip("it has none")
+    for seed in range(3):
+        step = replace(case, requests=[(n + seed, 1) for n, _ in case.requests[seed:]], seed=seed)
+        captured, exact = step.captured(size), step.meta()
+        host = ("decodes", "max_context", "query_lens", "context_lens")
+        with torch.inference_mode():
+            backend.refresh(
+                held, replace(captured, **{name: getattr(exact, name) for name in host})
+            )
+        captured.private = {backend: held}
+        found = step.forward(backend, captured, padding=size - len(step.requests))
+        assert_close(found, step.expected(), case.dtype, f"replay {seed}")
+
+
 def test_a_captured_step_can_be_replayed(attention: Backend, device: str) -> None:
     """If it is `graphable`: another step of as many decodes, copied to where the first one was."""
     if not attention.graphable or not device.startswith("cuda"):
@@ -214,11 +244,14 @@ def test_a_captured_step_can_be_replayed(attention: Backend, device: str) -> Non
     short = replace(short, wide=widths[0] - widths[1])
     backend = attention(long.shape, attention.Options())
     meta, given, cache = long.meta(), long.inputs(), long.cache
+    held = backend.static(long.limits(6), 6)
+    meta.private = None if held is None else {backend: held}
     # what the host knows of a captured step are bounds
     meta.max_context, meta.query_lens, meta.context_lens = widths[0] * long.page_size, [], []
 
     def step() -> torch.Tensor:
-        backend.plan(meta)
+        if held is None:
+            backend.plan(meta)
         return backend.forward(*given, cache, meta)
 
     with torch.inference_mode():
@@ -238,5 +271,7 @@ def test_a_captured_step_can_be_replayed(attention: Backend, device: str) -> Non
                 static.copy_(new)
             for whole, part in zip(cache, replace(case).cache, strict=True):
                 whole[: len(part)].copy_(part)
+            if held is not None:
+                backend.refresh(held, fresh)
             graph.replay()
             assert_close(out, case.expected(), case.dtype, name)

@@ -58,6 +58,11 @@ WISHES = {
         greedy(),
         drawn(4, logprobs=2),
     ],
+    "without a token": [
+        greedy(),
+        greedy(allowed_token_ids=[3], stop_token_ids=[3], min_tokens=2),
+        *[greedy()] * 8,
+    ],
 }
 
 
@@ -121,6 +126,15 @@ def test_any_number_of_requests(world: World, llm: LLM) -> None:
     for count in range(1, 9):
         found = answers(llm, world.prompts[:count], WISHES["drawn"][:count])
         assert_same(found, world.expected["drawn"][:count])
+
+
+@pytest.mark.parametrize("wishes", ["drawn", "with wishes"])
+def test_steps_of_many_requests_and_tokens(world: World, runner: Kind, wishes: str) -> None:
+    """More than the other engines have room for; nothing comes from the cache."""
+    sizes = {"use": "fcfs", "max_num_seqs": 40, "max_num_batched_tokens": 400}
+    with world.open(runner, pages=800, scheduler=sizes, enable_prefix_caching=False) as llm:
+        found = answers(llm, world.prompts * 4, WISHES[wishes] * 4)
+        assert_same(found, world.expected[wishes] * 4)
 
 
 SETTINGS: dict[str, dict[str, Any]] = {

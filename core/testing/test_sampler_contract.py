@@ -80,6 +80,21 @@ def test_a_row_gets_the_same_alone_among_others_and_in_any_order(
     assert ids(sampler, logits, elsewhere) == together, "other rows of the worker, other tokens"
 
 
+@pytest.mark.parametrize("count", [65, 129, 300])
+def test_a_row_of_a_large_step_gets_what_it_gets_in_a_small_one(
+    sampler: Kind, device: str, count: int
+) -> None:
+    wishes = accepted(sampler)
+    size, logits = len(wishes), normal(count, device, count)
+    at = [s % size for s in range(count)]
+    rows = rows_of([wishes[s] for s in at], device, at)
+    together = ids(made(sampler, rows=count), logits, rows)
+    for first in range(0, count, size):
+        part = slice(first, min(first + size, count))
+        some = rows_of([wishes[s] for s in at[part]], device, at[part])
+        assert ids(sampler, logits[part], some) == together[part], f"rows from {first} on"
+
+
 def test_every_rank_draws_the_same(sampler: Kind, device: str) -> None:
     """Equal logits and rows give equal ids: in another instance, again, whatever was drawn else."""
     wishes = accepted(sampler)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from core.sampling.params import SamplingParams
 from core.testing.sampling import (
     BAD_WORD,
     SIZE,
-    assert_drawn,
     ids,
     made,
     make_rows,
@@ -20,20 +19,10 @@ from core.testing.sampling import (
     refusals,
     rows_of,
     sampled,
-    shares,
 )
 
 Kind = type[Sampler]
 
-CUTS = [
-    SamplingParams(),
-    SamplingParams(temperature=0.5),
-    SamplingParams(temperature=2.0),
-    SamplingParams(temperature=2.0, top_k=4),
-    SamplingParams(top_p=0.8),
-    SamplingParams(min_p=0.1),
-    SamplingParams(temperature=1.5, min_p=0.02, top_k=5, top_p=0.9),
-]
 HONOURED = {
     "allowed_token_ids": (SamplingParams(allowed_token_ids=[9, 250]), {9, 250}),
     "logit_bias that forces": (SamplingParams(logit_bias={11: 100}), {11}),
@@ -46,6 +35,21 @@ HONOURED = {
     "a small presence_penalty": (SamplingParams(temperature=0, presence_penalty=0.5), {3}),
     "frequency_penalty": (SamplingParams(temperature=0, frequency_penalty=0.5), {4}),
     "repetition_penalty": (SamplingParams(temperature=0, repetition_penalty=1.5), {1}),
+}
+EXACT = {  # logits, -9 where nothing is said, and the token that is right
+    "min_tokens is reached": (SamplingParams(temperature=0, min_tokens=3), {0: 9.0}, 0),
+    "repetition_penalty below 0": (
+        SamplingParams(temperature=0, repetition_penalty=2.0), {4: -1.0, 7: -1.5}, 7,
+    ),
+    "a small logit_bias": (SamplingParams(temperature=0, logit_bias={4: 1.0}), {9: 4.0, 4: 2.0}, 9),
+}  # fmt: skip
+STEPS: dict[
+    str, tuple[dict[str, Any], dict[int, float], list[int]]
+] = {  # logits, 0 where nothing is said, and the tokens of three steps
+    "presence_penalty": ({"presence_penalty": 1.0}, {3: 4.0, 4: 3.9, 5: 3.8}, [3, 4, 5]),
+    "frequency_penalty": ({"frequency_penalty": 1.0}, {3: 4.0, 4: 3.9, 5: 3.8}, [3, 4, 5]),
+    "repetition_penalty": ({"repetition_penalty": 2.0}, {3: 4.0, 4: 3.9, 5: 3.8}, [3, 4, 5]),
+    "min_tokens": ({"min_tokens": 2}, {1: 9.0, 3: 4.0}, [3, 3, 1]),
 }
 
 
@@ -95,22 +99,46 @@ def test_log_probabilities_are_those_of_the_raw_logits(sampler: Kind, device: st
         assert entry.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-5)
 
 
-@pytest.mark.parametrize("params", CUTS, ids=str)
-@pytest.mark.parametrize("size", [7, 1003])
-def test_the_distribution_is_the_one_that_is_asked_for(
-    sampler: Kind, device: str, params: SamplingParams, size: int
-) -> None:
+def test_all_log_probabilities(sampler: Kind, device: str) -> None:
+    """-1 asks for those of every token."""
+    params = SamplingParams(temperature=0, logprobs=-1)
     skip_refused(sampler, params)
-    logits = torch.tensor([2.0, 1.5, 1.0, 0.0, -1.0, -3.0, -6.0])
-    if size > 7:
-        logits = torch.cat((torch.linspace(-9, -4, size - 7), logits))
-    logits = logits[torch.randperm(size, generator=torch.Generator().manual_seed(3))]
-    logits[2] = -math.inf
-    count, steps, instance = 50, 40, made(sampler, size)
-    counts = torch.zeros(size)
-    rows = make_rows([params] * count, size, device=device)
-    for step in range(steps):
+    logits = normal(1, device)
+    found = sampled(sampler, logits, rows_of([params], device)).logprobs
+    assert set(found or {}) == {0}
+    (entry,) = (found or {})[0]
+    falling = logits[0].cpu().double().log_softmax(-1).sort(descending=True)
+    assert entry.top_ids == falling.indices.tolist()
+    assert entry.top_logprobs == pytest.approx(falling.values.tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("wish", EXACT)
+def test_what_is_accepted_is_done_no_further_than_asked(
+    sampler: Kind, device: str, wish: str
+) -> None:
+    """The output so far is 4, 3, 3; 0 and 1 end a text."""
+    params, known, wanted = EXACT[wish]
+    skip_refused(sampler, params)
+    logits = torch.full((1, SIZE), -9.0, device=device)
+    for token, value in known.items():
+        logits[0, token] = value
+    rows = make_rows([params], SIZE, outputs=[[4, 3, 3]], stop_ids=[0, 1], device=device)
+    assert ids(sampler, logits, rows) == [wanted]
+
+
+@pytest.mark.parametrize("wish", STEPS)
+def test_each_step_looks_at_the_tokens_so_far(sampler: Kind, device: str, wish: str) -> None:
+    """Rows stay the same, and what `rows.remember` keeps of them; 1 ends a text."""
+    fields, known, wanted = STEPS[wish]
+    params = SamplingParams(temperature=0, **fields)
+    skip_refused(sampler, params)
+    logits = torch.zeros(1, SIZE, device=device)
+    logits[0, [*known]] = torch.tensor([*known.values()], device=device)
+    rows = make_rows([params], SIZE, stop_ids=[1], device=device)
+    instance, found = made(sampler), []
+    for step in range(3):
         now = rows.table.select(rows.rows, rows.ends + step)
-        found = ids(instance, logits.to(device).expand(count, -1), now)
-        counts += torch.bincount(torch.tensor(found), minlength=size)
-    assert_drawn(counts, shares(logits, params))
+        answer = sampled(instance, logits, now)
+        now.record(answer.ids)
+        found += answer.ids.tolist()
+    assert found == wanted

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from core.interfaces import Scheduler
-from core.testing.traffic import Setting, Traffic
+from core.testing.traffic import COUNTERS, Setting, Traffic
+from core.types import StepPlan
 
 Kind = type[Scheduler]
 
@@ -88,7 +89,26 @@ def test_without_requests_there_is_no_plan(scheduler: Kind) -> None:
     assert idle.plan() is None
     numbers = idle.statistics()
     assert numbers["running"] == numbers["waiting"] == 0
-    assert all(type(value) is int for value in numbers.values())
+
+
+def test_its_counters_are_those_that_others_read(scheduler: Kind) -> None:
+    """A server's `/metrics`, dashboards, and plugins that watch an engine."""
+    traffic = Traffic(Setting(3, scheduler, aborts=0.1))
+    plan = traffic.scheduler.plan
+
+    def counted() -> StepPlan | None:
+        numbers = traffic.scheduler.statistics()
+        missing = [name for name in COUNTERS if type(numbers.get(name)) is not int]
+        assert not missing, f"statistics() lacks {', '.join(missing)}"
+        pages = [numbers[f"pages_{kind}"] for kind in ("free", "cached", "owned")]
+        assert min(pages) >= 0
+        assert sum(pages) == numbers["pages_total"] == traffic.limits.pages
+        assert numbers["prefix_hits"] <= numbers["prefix_queries"]
+        return plan()
+
+    traffic.scheduler.plan = counted  # type: ignore[method-assign]
+    traffic.run()
+    counted()
 
 
 def test_its_options_hold_the_sizes_of_an_engine(scheduler: Kind) -> None:

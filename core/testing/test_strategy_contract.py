@@ -76,7 +76,7 @@ def test_there_are_layers_that_it_cuts(
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_any_number_of_ranks_computes_what_one_does(strategy: Strategy, ranks: int) -> None:
-    """Every weight is tiled, comes back bit for bit, and the outputs are those of one rank."""
+    """Every weight is tiled, comes back bit for bit, and each step's outputs are one rank's."""
     unknown, ran = set(), 0
     for made, layer in layers(strategy):
         if not layer.works(ranks):

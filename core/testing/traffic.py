@@ -33,6 +33,13 @@ SITUATIONS = (
 )
 """What traffic counts, and must have brought about for a test on it to mean something."""
 
+COUNTERS = (
+    *("running", "waiting", "preemptions"),
+    *("pages_total", "pages_free", "pages_cached", "pages_owned"),
+    *("prefix_queries", "prefix_hits"),
+)
+"""What `Scheduler.statistics` gives at least."""
+
 STEMS = ((1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3), (1, 2, 2, 2, 1, 1, 1, 1, 3, 3, 3, 3))
 
 
@@ -79,8 +86,8 @@ class Setting:
             prefix_cache=rng.random() < 0.85,
             ids_at_most=rng.choice((1, 1, 1, 1, 1, 3)),
             options={
-                "chunked_prefill": rng.random() < 0.85,
-                "max_chunk": rng.choice((0, 0, 1, 2, 4)),
+                "chunked_prefill": (chunked := rng.random() < 0.85),
+                "max_chunk": rng.choice((0, 0, 1, 2, 4)) * chunked,  # nothing to be limited else
                 "watermark": rng.choice((0.0, 0.01, 0.2)),
             },
             aborts=0.15 if rng.random() < 0.3 else 0.0,
@@ -121,6 +128,10 @@ class Traffic:
         self.worker = ModelledWorker(setting.rows, setting.pages, setting.page_size, setting.budget)
         self.requests = [self._request(i) for i in range(setting.requests)]
         self.to_come = deque(self.requests)
+        # a cached page has no log probabilities to tell, nor what an observer asks for
+        self.whole = {
+            r.id for r in self.requests if r.params.prompt_logprobs is not None or not r.reads_cache
+        }
         self.flights: deque[StepPlan] = deque()
         self.unaware = False  # a step has failed, and nobody has told the scheduler
         self.seen: Counter[str] = Counter()
@@ -172,6 +183,7 @@ class Traffic:
             priority=rng.randint(0, 2),
             arrival=float(index),
             salt=rng.choice((None, None, None, "", "x")),
+            reads_cache=rng.random() < 0.9,
         )
 
     def _step(self) -> None:
@@ -219,6 +231,7 @@ class Traffic:
         output = self.worker.execute(plan, self.setting.ids_at_most)
         if self.rng.random() < self.setting.errors:
             output.errors[self.rng.randrange(len(plan.rows))] = "no token is possible"
+        sentences = {plan.requests[b]: text for b, text in output.errors.items()}
         before = {r: len(r.output) for r in plan.requests}
         ended = {r for r in plan.requests if r.finish_reason is not None}
         self.seen["over-runs"] += len(ended)
@@ -230,6 +243,8 @@ class Traffic:
         for request in plan.requests:
             changed = len(request.output) > before[request] or request.finish_reason == "error"
             assert (request in news) == (changed and request not in ended)
+            if request.finish_reason == "error" and request not in ended:
+                assert request.error == sentences[request], "its error is not StepOutput's"
         return None
 
     def _fail(self, plan: StepPlan) -> None:
@@ -265,8 +280,8 @@ class Traffic:
             assert request.output == output, f"request {request.id} got other tokens than alone"
             assert request.finish_reason == reason
             assert request.stop_reason == (output[-1] if reason == "stop" else None)
-            if request.params.prompt_logprobs is not None:
-                # they come of computing the prompt, and a cached page has none to tell
+            assert request.started > 0, f"request {request.id} was never admitted, as it says"
+            if request.id in self.whole:
                 missing = set(range(len(request.prompt))) - self.computed[request.id]
                 assert not missing, f"request {request.id}: its prompt was not computed"
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.errors import UserError
-from core.text.messages import check_messages
+from core.text.messages import check_messages, with_parsed_arguments
 from core.text.unicode import whole_text
 
 USUAL_ROLES = frozenset({"system", "user", "assistant", "tool"})
@@ -57,6 +58,7 @@ def render_chat(
 ) -> str:
     """The prompt text of `messages`, exactly as transformers' `apply_chat_template` writes it.
 
+    But for the arguments of earlier calls: a template that does not ask for text gets objects.
     `add_generation_prompt` None means: unless the final message is to be continued. `variables` are
     the special tokens and what the user gives the template, such as `enable_thinking`; names that
     it does not know are harmless. Templates run in a sandbox without files or imports, but may
@@ -66,6 +68,8 @@ def render_chat(
         UserError: wrong messages, or whatever the template raises, with the message's index.
     """
     chat = check_messages(messages)
+    if not re.search(r"arguments\s+is\s+string", template):  # else it knows what to do with text
+        chat = with_parsed_arguments(chat)
     if add_generation_prompt is None:
         add_generation_prompt = not continue_final_message
     if add_generation_prompt and continue_final_message:

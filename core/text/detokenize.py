@@ -36,7 +36,6 @@ class Detokenizer:
         "_closed",
         "_held",
         "_include_stop",
-        "_parts",
         "_state",
         "_step",
         "_stops",
@@ -66,7 +65,6 @@ class Detokenizer:
         self._state = 0  # of the automaton; 0 means that nothing is held back
         self._held = ""
         self._whole: list[tuple[int, int]] = []  # [start, end) of added tokens in the held text
-        self._parts: list[str] = []
         self._closed = False
         self.stopped: str | None = None
         self.consumed = 0
@@ -91,7 +89,6 @@ class Detokenizer:
         stops = self._stops
         if stops is not None and (self._state or not stops.first.isdisjoint(text)):
             text = self._release(text, token in self._added, check_stop)
-        self._parts.append(text)
         return text
 
     def _release(self, text: str, whole: bool, check_stop: bool) -> str:
@@ -135,12 +132,4 @@ class Detokenizer:
         self._closed = True
         text = self._held + self._stream.flush()
         self._held = ""
-        self._parts.append(text)
         return text
-
-    @property
-    def text(self) -> str:
-        """All text returned so far."""
-        if len(self._parts) > 1:
-            self._parts = ["".join(self._parts)]
-        return self._parts[0] if self._parts else ""

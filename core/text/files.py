@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 IDS_STILL_WORK = "Prompts given as token ids work without a tokenizer."
 OTHER_FORMATS = ("vocab.json", "vocab.txt", "tokenizer.model", "spiece.model", "tiktoken.model",
-                 "tekken.json", "tokenizer_config.json")  # fmt: skip
+                 "tekken.json")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class TokenizerFiles:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a checkpoint's folder holds any file that a tokenizer is read from."""
-    return any((folder / name).is_file() for name in ("tokenizer.json", *OTHER_FORMATS))
+    """Whether a checkpoint's folder holds any file of a tokenizer."""
+    names = ("tokenizer.json", "tokenizer_config.json", *OTHER_FORMATS)
+    return any((folder / name).is_file() for name in names)
 
 
 def read_tokenizer(path: str | Path) -> TokenizerFiles:

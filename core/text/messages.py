@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.errors import UserError
 from core.text.unicode import whole_text
 
+TEXTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Kinds of parts that are text, and the key that it is under."""
 INSTEAD_OF_CONTENT = ("tool_calls", "reasoning_content", "reasoning", "thinking")
 
 
@@ -59,15 +62,40 @@ def _check_message(message: object, where: str) -> dict[str, Any]:
     return plain
 
 
+def with_parsed_arguments(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with the arguments of earlier calls as objects, where they are JSON in a text.
+
+    OpenAI's clients send text; most templates were written for objects.
+    """
+    return [
+        {**message, "tool_calls": [_parsed(call) for call in calls]}
+        if isinstance(calls := message.get("tool_calls"), list | tuple)
+        else message
+        for message in messages
+    ]
+
+
+def _parsed(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call  # whatever it is, the model said it
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
 def _text_of(content: object, where: str) -> str:
     if not isinstance(content, list | tuple):
         return whole_text(content, where)
     parts = []
     for number, part in enumerate(content):
         kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
-        if kind != "text" or not isinstance(part, Mapping):
+        if not isinstance(part, Mapping) or not isinstance(kind, str) or kind not in TEXTS:
             raise UserError(
                 f"{where}[{number}] is of type {kind!r}; only text parts are supported."
             )
-        parts.append(whole_text(part.get("text"), f"{where}[{number}].text"))
+        key = TEXTS[kind]
+        parts.append(whole_text(part.get(key), f"{where}[{number}].{key}"))
     return "\n".join(parts)

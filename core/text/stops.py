@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
+from weakref import WeakValueDictionary
 
 from core.errors import UserError
 from core.text.unicode import whole_text
@@ -22,7 +23,7 @@ class StopStrings:
     is cut into tokens, nor on how many tokens come at once.
     """
 
-    __slots__ = ("_edges", "_fail", "first", "hold", "match", "strings")
+    __slots__ = ("__weakref__", "_edges", "_fail", "first", "hold", "match", "strings")
 
     def __init__(self, strings: tuple[str, ...]) -> None:
         self.strings = strings
@@ -88,7 +89,7 @@ class StopStrings:
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> StopStrings | None:
-    """The automaton for a request's `stop`, shared by requests with the same; None without any.
+    """The automaton for a request's `stop`, shared by answers with the same; None without any.
 
     Raises:
         UserError: an empty stop string, one that is no text, or one with half a character.
@@ -101,14 +102,17 @@ def stop_strings(stop: str | Sequence[str] | None) -> StopStrings | None:
     for number, string in enumerate(strings):
         if not whole_text(string, f"stop[{number}]"):
             raise UserError(f"stop[{number}] is empty, and every text contains that: leave it out.")
-    if sum(map(len, strings)) > CACHED_LENGTH:
-        return StopStrings(strings)
-    return _automaton(strings)
+    if sum(map(len, strings)) <= CACHED_LENGTH:
+        return _kept(strings)
+    found = _in_use.get(strings)
+    if found is None:
+        found = _in_use[strings] = StopStrings(strings)
+    return found
 
 
 CACHED_LENGTH = 1_000  # characters; a state takes about 300 bytes, and strangers choose the strings
 
+_kept = lru_cache(maxsize=256)(StopStrings)
 
-@lru_cache(maxsize=256)
-def _automaton(strings: tuple[str, ...]) -> StopStrings:
-    return StopStrings(strings)
+_in_use: WeakValueDictionary[tuple[str, ...], StopStrings] = WeakValueDictionary()
+"""The longer ones: they are shared by the answers that look for them, and go with the last."""

@@ -29,16 +29,13 @@ from core.worker.staging import Staging
 from core.worker.watching import Watching, observed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from core.config import Config
     from core.parallel import Communicator
+    from core.parallel.loading import Progress
     from core.setup import Setup
     from core.types import Batch, StepPlan
-
-    Progress = Callable[[int, int], None]  # elements written, elements in all
 
 log = logging.getLogger("plait")
 
@@ -86,7 +83,8 @@ class Worker(Step):
 
     def load(self, progress: Progress | None = None) -> None:
         """Allocate this rank's weights and read its bytes of the checkpoint into them."""
-        torch.manual_seed(self.config.model.seed)
+        if self.comm.size > 1:  # for a sampler that draws from torch's own generator on every rank
+            torch.manual_seed(self.config.model.seed)
         size = weight_bytes(self.model, self.dtype)
         with out_of_memory(
             self.device,
@@ -204,6 +202,7 @@ class Worker(Step):
         for module in self.model.modules():
             if isinstance(module, Attention):
                 del module.cache, module.backend, module.fused
+        self.sampler.close()
         del self.backends, self.rows, self.sampling, self.sampler
         del self._prompts, self._watching
 
@@ -275,11 +274,16 @@ class Worker(Step):
     def close(self) -> None:
         """Drop what was captured: collectives may be in it, so before the ranks part. And break
         the circles, so that all memory is free when the worker is let go of."""
-        runner = vars(self).pop("runner", None)  # which holds this worker
-        if runner is not None:
-            runner.close()
+        if hasattr(self, "runner"):
+            self.runner.close()
+            del self.runner  # which holds this worker
         if hasattr(self, "sampling"):
             self.sampling.close()
         if self._frozen:
             self._frozen = False
             gc.unfreeze()
+        if hasattr(self, "sampler"):
+            try:
+                self.sampler.close()
+            except Exception:  # the rest of the rank is to be closed all the same
+                log.exception("the sampler of rank %d did not close", self.rank)

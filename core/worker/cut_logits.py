@@ -41,10 +41,13 @@ def sample_parts(head: CutLogits, sampler: Sampler, part: Tensor, rows: SampleRo
         (plain, sampler(plain.take(part), plain.on(head.shard))),
     ]
     ids = torch.empty(len(rows), dtype=torch.int64, device=part.device)
+    logprobs, errors = [], []
     for some, sampled in found:
         some.put(ids, sampled.ids.long())
-    logprobs = [(some.places or (), sampled.logprobs) for some, sampled in found]
-    errors = [(some.places or (), sampled.errors) for some, sampled in found]
+        assert some.picks is not None  # neither is all of them
+        places = some.picks.tolist()
+        logprobs.append((places, sampled.logprobs))
+        errors.append((places, sampled.errors))
     return Sampled(ids, _put_back(logprobs), _put_back(errors))  # type: ignore[arg-type]
 
 

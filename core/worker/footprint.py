@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     from core.types import Ints
     from core.worker import Worker
 
-LONG = 4096  # tokens before a decoded one; more of them need no more memory, only time
+LONG = 4096  # tokens before a decoded one; of one request more, of all it would only take time
 
 DEMANDING = SamplingParams(
-    temperature=0.7, top_p=0.9, min_p=0.01, repetition_penalty=1.1, logprobs=1, max_tokens=1
+    temperature=0.7,
+    top_p=0.9,
+    min_p=0.01,
+    repetition_penalty=1.1,
+    frequency_penalty=0.1,
+    logprobs=1,
+    max_tokens=1,
 )
 PLAIN = SamplingParams(max_tokens=1)
 
@@ -62,7 +68,8 @@ def _outside(device: torch.device) -> int:
 
 
 def largest_steps(limits: Limits, sampler: Sampler) -> Iterator[StepPlan]:
-    """Plans that need the most memory: most tokens and rows; longest prompts; decodes.
+    """Plans that need the most memory: most tokens and rows; longest prompts; decodes; prompts of
+    which most is cached.
 
     Every table entry is page 0, the only page there is: what is computed is nonsense.
     """
@@ -77,7 +84,14 @@ def largest_steps(limits: Limits, sampler: Sampler) -> Iterator[StepPlan]:
     if left and len(whole) < rows:
         whole = np.append(left, whole)
     yield _plan(1, np.zeros_like(whole), whole, params)
-    yield _plan(2, np.full(rows, min(longest, LONG) - 1), np.ones(rows, np.int32), params)
+    starts = np.full(rows, min(longest, LONG) - 1)
+    starts[0] = longest - 1
+    yield _plan(2, starts, np.ones(rows, np.int32), params)
+    if longest > 2 and most > 1:
+        last = min(most, longest - 1)
+        yield _plan(3, np.array([longest - last]), np.array([last]), params)
+        rows = min(rows, most // 2)
+        yield _plan(4, np.full(rows, min(longest, LONG) - 2), np.full(rows, 2), params)
 
 
 def _plan(number: int, starts: Ints, counts: Ints, params: SamplingParams) -> StepPlan:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from core.sampling.deferred import Deferred
 from core.sampling.logprobs import Scores, listed, prompt_scores
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from core.worker.staging import Staging
 
     Listed = list[TokenLogprobs]
+
+PART = 1024  # tokens whose logits are made at once: those of a whole step may take gigabytes
 
 
 class PromptLogprobs:
@@ -60,8 +63,15 @@ class PromptLogprobs:
             if len(targets):
                 first = int(ends[b]) - size
                 (tokens,) = self._staging.send(targets.astype(np.int64))
-                logits = to_logits(hidden[first : first + len(targets)])
-                tensors += [tokens, *prompt_scores(logits, tokens, count)]
+                parts = [
+                    prompt_scores(to_logits(some), ids, count)
+                    for some, ids in zip(
+                        hidden[first : first + len(targets)].split(PART),
+                        tokens.split(PART),
+                        strict=True,
+                    )
+                ]
+                tensors += [tokens, *map(torch.cat, zip(*parts, strict=True))]
                 places.append((b, count))
         if not places:
             return {}

@@ -14,7 +14,7 @@ from core.errors import UserError
 from core.interfaces import App
 from core.visible import visible
 from plugins.apps.parameters import with_settings
-from plugins.apps.terminal import dim, interactive, one_interrupt, printable
+from plugins.apps.terminal import dim, interactive, one_interrupt, printable, text_from_input
 
 if TYPE_CHECKING:
     from core.config import Config
@@ -61,8 +61,9 @@ class Chat(App):
 def turns(stream: TextIO) -> Iterator[str]:
     """What the user says, a line each: with a prompt and line editing on a terminal."""
     if not interactive(stream):
-        for line in stream:
-            yield line.strip()
+        with text_from_input():
+            for line in stream:
+                yield line.strip()
         return
     with suppress(ImportError):
         import readline  # noqa: F401  gives `input` history and editing

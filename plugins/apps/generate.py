@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from core.errors import UserError
+from core.errors import Mistakes, UserError
 from core.interfaces import App
 from core.visible import visible
+from plugins.apps.answers_file import write_answers
+from plugins.apps.output_files import check_outputs
 from plugins.apps.parameters import with_settings
-from plugins.apps.terminal import dim, interactive, one_interrupt, printable
+from plugins.apps.prompts_file import read_prompts
+from plugins.apps.terminal import dim, interactive, one_interrupt, printable, text_from_input
 
 if TYPE_CHECKING:
     from core.config import Config
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from core.outputs import RequestOutput
 
 MAX_TOKENS = 256  # of an answer, when the settings do not say
+SCORES = ("logprobs", "prompt_logprobs")  # parameters whose results only a file has room for
 STOPPED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
@@ -52,7 +56,11 @@ class Generate(App):
             },
         )
         out: str | None = field(
-            default=None, metadata={"help": "JSON lines file for the answers instead of the screen"}
+            default=None,
+            metadata={
+                "help": "JSON lines file for the answers instead of the screen; takes the log "
+                "probabilities that params.logprobs and params.prompt_logprobs ask for, too"
+            },
         )
 
     options: Options
@@ -60,9 +68,25 @@ class Generate(App):
     def run(self, config: Config) -> int:
         from core import LLM
 
+        self.check()
         prompts = self.prompts()
         with LLM.open(config) as llm:
             return self.complete(llm, prompts)
+
+    def check(self) -> None:
+        """UserError with all options that would come to nothing, before anything is computed."""
+        options, mistakes = self.options, Mistakes()
+        with mistakes.noted():
+            check_outputs(out=options.out)
+        if _same(options.prompts_file, options.out):
+            mistakes.add(f"run.out must be another file than run.prompts_file, {options.out}.")
+        asked = [name for name in SCORES if options.params.get(name) is not None]
+        if asked and options.out is None:
+            mistakes.add(
+                f"run.params: {' and '.join(asked)} would be shown nowhere. Set run.out to a file "
+                "for them, or leave them out."
+            )
+        mistakes.tell()
 
     def prompts(self) -> list[str | list[int]]:
         """What to complete: the texts, or lists of ids from a JSON file. UserError if nothing."""
@@ -72,9 +96,10 @@ class Generate(App):
                 "nothing to generate from, or too much: set one of run.prompt and run.prompts_file."
             )
         if options.prompts_file is not None:
-            return list(_read_prompts(Path(options.prompts_file)))
+            return read_prompts(Path(options.prompts_file))
         if options.prompt == "-":
-            return [sys.stdin.read()]
+            with text_from_input():
+                return [sys.stdin.read()]
         return [options.prompt or ""]
 
     def complete(self, llm: LLM, prompts: list[str | list[int]]) -> int:
@@ -97,39 +122,20 @@ class Generate(App):
         if options.out is None:
             _print_all(prompts, outputs)
         else:
-            _write(Path(options.out), outputs)
+            write_answers(options.out, outputs)
+            print(f"{len(outputs)} answers written to {options.out}", file=sys.stderr)
         return _report_errors(outputs)
+
+
+def _same(source: str | None, target: str | None) -> bool:
+    files = [path for path in (source, target) if path is not None and os.path.isfile(path)]
+    return len(files) == 2 and os.path.samefile(*files)
 
 
 def _conversation(prompt: str | list[int]) -> list[dict[str, str]]:
     if not isinstance(prompt, str):
         raise UserError("run.chat: a chat needs text; a prompt of token ids cannot be a message.")
     return [{"role": "user", "content": prompt}]
-
-
-def _read_prompts(path: Path) -> Iterator[str | list[int]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"run.prompts_file: {path} cannot be read: {error.strerror}.") from None
-    json_lines = path.suffix in (".jsonl", ".json")
-    found = False
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        found = True
-        if not json_lines:
-            yield line
-            continue
-        try:
-            record = json.loads(line)
-            yield record["prompt_token_ids"] if "prompt_token_ids" in record else record["prompt"]
-        except (ValueError, KeyError, TypeError):
-            raise UserError(
-                f'{path}:{number} is no JSON object with "prompt" or "prompt_token_ids".'
-            ) from None
-    if not found:
-        raise UserError(f"run.prompts_file: {path} holds no prompt.")
 
 
 def _show(answer: Iterator[RequestOutput]) -> int:
@@ -156,28 +162,6 @@ def _print_all(prompts: list[str | list[int]], outputs: list[RequestOutput]) -> 
             label = "Answer" if len(output.outputs) == 1 else f"Answer {answer.index + 1}"
             print(f"{label}: {printable(answer.text, sys.stdout)}")
         print()
-
-
-def _write(path: Path, outputs: list[RequestOutput]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for output in outputs:
-            answers = [
-                {
-                    "index": answer.index,
-                    "text": answer.text,
-                    "token_ids": answer.token_ids,
-                    "finish_reason": answer.finish_reason,
-                    "stop_reason": answer.stop_reason,
-                }
-                for answer in output.outputs
-            ]
-            record = {
-                "prompt": output.prompt,
-                "prompt_token_ids": output.prompt_token_ids,
-                "outputs": answers,
-            }
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    print(f"{len(outputs)} answers written to {path}", file=sys.stderr)
 
 
 def _report_errors(outputs: list[RequestOutput]) -> int:

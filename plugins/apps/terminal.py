@@ -1,4 +1,4 @@
-"""What apps share at the terminal: tables, dim text, and Ctrl-C that stops one answer."""
+"""What apps share at the terminal: tables, dim text, input, and Ctrl-C that stops one answer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
 
+from core.errors import UserError
 from core.visible import visible
 
 
@@ -21,6 +22,18 @@ def interactive(stream: TextIO) -> bool:
 def dim(text: str, stream: TextIO) -> str:
     """`text` in the terminal's faint style; unchanged where the output goes elsewhere."""
     return f"\033[2m{text}\033[0m" if interactive(stream) and text else text
+
+
+@contextmanager
+def text_from_input() -> Iterator[None]:
+    """UserError if what a block reads from standard input is not in the encoding that it has."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"standard input is no text in {error.encoding}: {error.reason} "
+            f"({error.object[error.start]:#04x}). Send it in that encoding."
+        ) from None
 
 
 CONTROLS = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)], "\N{REPLACEMENT CHARACTER}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.distributed import TCPStore
@@ -16,12 +17,16 @@ from core.parallel import Communicator, Solo, connect
 from core.parallel.switches import check_allocator, set_switches
 from core.progress import loading_bar, told_if_slow
 from core.setup import Setup, check_weights, device_of, limits_of
-from core.types import Limits, StepOutput, StepPlan
+from core.types import Limits, StepPlan
 from core.worker import Worker
 from core.worker.memory import give_back_memory
 from core.worker.wire import encode
 from plugins.executors.rank_process import HOST, Assignment
 from plugins.executors.ranks import Ranks
+from plugins.executors.steps import Explain, Failed, InThread, Watched, alone
+
+if TYPE_CHECKING:
+    from core.config import Config
 
 
 class Local(Executor):
@@ -59,17 +64,25 @@ class Local(Executor):
         threads = self._set_threads(size, device)
         if size == 1:
             self._comm: Communicator | None = Solo()
+            self._explain: Explain = alone(device)
         else:
             if device.type == "cuda":
                 check_allocator()
             set_switches()
-            store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
-            self._ranks = Ranks(size, threads)
-            self._ranks.send(pickle.dumps(Assignment(config, size, store.port)))
-            self._ranks.collect("here")  # who waits for one in `connect` waits for long
-            comm = self._guarded(lambda: connect(store, 0, size, device, address=HOST))
+            store = _store()
+            self._ranks = ranks = Ranks(size, threads)
+            self._explain = ranks.explain
+            assignment = Assignment(_pinned(config, setup), size, store.port)
+            ranks.send(pickle.dumps(assignment))
+            ranks.collect("here")  # who waits for one in `connect` waits for long
+            comm = self._guarded(
+                lambda: ranks.unless_one_fails(
+                    lambda: connect(store, 0, size, device, address=HOST)
+                )
+            )
             self._comm = comm
-            self._ranks.on_failure = comm.abort
+            ranks.on_failure = comm.abort
+            ranks.check()  # who failed before that has aborted nothing
         self._worker = self._guarded(lambda: Worker(config, setup, 0, self._comm))
         with told_if_slow("read the weights"), loading_bar() as bar:
 
@@ -123,19 +136,20 @@ class Local(Executor):
             if self._ranks is not None:
                 self._ranks.send(encode(plan))
             if self._thread is not None:
-                return _InThread(self._thread.submit(self._worker.launch, plan), self._ranks)
-            pending = self._worker.launch(plan)
+                pending: Pending = InThread(self._thread.submit(self._worker.launch, plan))
+            else:
+                pending = self._worker.launch(plan)
             if self._immediate:
                 pending.result()
         except EngineDead:
             raise
         except Exception as error:
-            return _Failed(error, self._ranks)
+            pending = Failed(error)
         except BaseException:
             if self._ranks is not None:  # the others are within the step, and wait for this one
                 self._ranks.fail(EngineDead("rank 0 was interrupted in a step. Make a new engine."))
             raise
-        return pending if self._ranks is None else _Watched(pending, self._ranks)
+        return Watched(pending, self._explain, self._ranks)
 
     def shutdown(self) -> None:
         if self._thread is not None:
@@ -157,53 +171,19 @@ class Local(Executor):
         give_back_memory()
 
 
-class _Watched(Pending):
-    """A step of several ranks: what breaks it is explained by the rank that broke."""
-
-    def __init__(self, pending: Pending, ranks: Ranks) -> None:
-        self._pending, self._ranks = pending, ranks
-
-    def done(self) -> bool:
-        return self._pending.done()
-
-    def result(self) -> StepOutput:
-        try:
-            output = self._pending.result()
-        except Exception as error:
-            self._ranks.explain(error)
-            raise
-        self._ranks.check()  # a step that was aborted ends, too
-        return output
+def _store() -> TCPStore:
+    """Where ranks meet. torch by itself listens on every address of the machine, and asks nobody
+    who he is."""
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        return TCPStore(
+            HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )
 
 
-class _InThread(Pending):
-    """A step that a thread launches."""
-
-    def __init__(self, future: Future[Pending], ranks: Ranks | None) -> None:
-        self._future, self._ranks = future, ranks
-
-    def done(self) -> bool:
-        return self._future.done()
-
-    def result(self) -> StepOutput:
-        try:
-            return self._future.result().result()
-        except Exception as error:
-            if self._ranks is not None:
-                self._ranks.explain(error)
-            raise
-
-
-class _Failed(Pending):
-    """A step that could not be launched; the caller learns it where it asks for the result."""
-
-    def __init__(self, error: Exception, ranks: Ranks | None) -> None:
-        self._error, self._ranks = error, ranks
-
-    def done(self) -> bool:
-        return True
-
-    def result(self) -> StepOutput:
-        if self._ranks is not None:
-            self._ranks.explain(self._error)
-        raise self._error
+def _pinned(config: Config, setup: Setup) -> Config:
+    """`config` for ranks that ask later: a branch of the hub may have moved by then."""
+    if setup.checkpoint.hub is None:
+        return config
+    model = replace(config.model, path=str(setup.checkpoint.path), revision=None)
+    return replace(config, model=model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -31,6 +32,10 @@ class Assignment:
 
 def main(descriptor: int, rank: int) -> int:
     """Serve until rank 0 says stop, goes away, or something fails. -> exit status."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # they are the engine's: a service sends them to all of its processes at once, and answers
+        # get time to end. Not SIG_IGN, which whatever a plugin starts would inherit
+        signal.signal(number, lambda *_: None)
     connection = Connection(descriptor)
     logging.getLogger("plait").setLevel(logging.ERROR)  # rank 0 says it
     _end_with_parent()

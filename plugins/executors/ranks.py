@@ -7,17 +7,18 @@ import queue
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TypeVar
 
+from core.children import command, module_path
 from core.errors import EngineDead, UserError
-from core.parallel.switches import set_switches
 from core.plugins.blame import account
+
+T = TypeVar("T")
 
 PROGRAM = "plugins.executors.rank_process"
 GRACE = 5.0  # seconds that a rank gets to report, or to end by itself
@@ -53,16 +54,14 @@ class Ranks:
 
     def _start(self, rank: int, threads: int) -> None:
         ours, theirs = socket.socketpair()
-        environment = dict(os.environ)
-        set_switches(environment)
         with theirs:
             # not multiprocessing's spawn: that would import the caller's main script again
             process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, str(theirs.fileno()), str(rank)],
+                command(PROGRAM, str(theirs.fileno()), str(rank)),
                 pass_fds=[theirs.fileno()],
                 env={
-                    **environment,
-                    "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+                    **os.environ,
+                    "PYTHONPATH": module_path(),
                     "OMP_NUM_THREADS": str(threads),
                 },
                 stdin=subprocess.DEVNULL,
@@ -152,6 +151,29 @@ class Ranks:
             replies.append(message)
         self._served = kind == "ready"
         return replies
+
+    def unless_one_fails(self, action: Callable[[], T]) -> T:
+        """What `action` returns; when a rank fails meanwhile, that is raised, and nobody waits.
+
+        For C code that waits for the ranks and hears neither of their end nor of Ctrl-C. What is
+        not waited for stays in its thread until it gives up by itself.
+        """
+        done: queue.SimpleQueue[tuple[T | None, Exception | None]] = queue.SimpleQueue()
+
+        def act() -> None:
+            try:
+                done.put((action(), None))
+            except Exception as error:
+                done.put((None, error))
+
+        threading.Thread(target=act, name="plait rank 0 waits", daemon=True).start()
+        while True:
+            self.check()
+            with suppress(queue.Empty):
+                result, error = done.get(timeout=0.05)
+                if error is not None:
+                    raise error
+                return result  # type: ignore[return-value]
 
     def check(self) -> None:
         """Raise when a rank has failed."""

@@ -88,6 +88,8 @@ class Torchrun(Executor):
         raise RankDone
 
     def submit(self, plan: StepPlan) -> Pending:
+        if not self._leads:  # they would take this plan for what they wait for, or wait for ever
+            raise EngineDead("rank 0 was interrupted in a step. Start the ranks anew.")
         try:
             self._plans.broadcast_object(encode(plan))
             return _Step(self._worker.launch(plan))
@@ -100,17 +102,18 @@ class Torchrun(Executor):
             ) from error
 
     def shutdown(self) -> None:
-        comm, self._comm = self._comm, None
-        if comm is None:
+        if self._comm is None:
             return
-        if self._leads:
+        leads, self._leads = self._leads, False
+        if leads:
             with suppress(RuntimeError):  # a rank that is gone needs no farewell
                 self._plans.broadcast_object(b"")
         if self._worker is not None:
             self._worker.close()
             self._worker = None
-        comm.close()
+        self._comm.close()
         self._plans.close()
+        self._comm = None
         give_back_memory()
 
 

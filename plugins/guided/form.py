@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ SPACES = r" |\r?\n[ \t]{0,64}"
 """What may stand between the parts of JSON: a blank, or a new line and its indentation. White space
 without a bound, which JSON allows, is where weak models never come to an end."""
 
+_LARK = re.compile(r"^[^\S\n]*+(%llguidance\b|start\s*+:)", re.MULTILINE)
+"""A line that only Lark has. llguidance's own test looks on from every blank line to the last."""
+
 
 @dataclass(frozen=True)
 class Form:
@@ -33,7 +37,7 @@ class Form:
         """What llguidance reads. UserError for a schema that is nested too deeply, and a grammar
         that is neither Lark's nor GBNF."""
         from llguidance import LLMatcher
-        from llguidance.gbnf_to_lark import any_to_lark
+        from llguidance.gbnf_to_lark import gbnf_to_lark
 
         if self.kind == "json":
             try:
@@ -52,7 +56,8 @@ class Form:
             texts = " | ".join(map(json.dumps, json.loads(self.text)))
             return LLMatcher.grammar_from_lark(f"start: {texts}")
         try:
-            return LLMatcher.grammar_from_lark(any_to_lark(self.text))
+            lark = self.text if _LARK.search(self.text) else gbnf_to_lark(self.text)
+            return LLMatcher.grammar_from_lark(lark)
         except Exception as error:
             raise UserError(f"the grammar cannot be read: {error}.") from error
 

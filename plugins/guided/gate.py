@@ -7,17 +7,24 @@ import os
 import select
 import signal
 import subprocess
-import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from threading import Lock
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
+
+from core.children import command, module_path
+
+if TYPE_CHECKING:
+    from plugins.guided.form import Form
 
 PATIENCE = 60.0  # seconds by the clock, on however busy a machine
 
 
 class Gate:
-    """Strangers' grammars can take minutes, gigabytes, or overflow the stack. So a process is asked
-    that may be lost. It is started when it is first needed, and again when one was lost."""
+    """Strangers' forms can take minutes, gigabytes, or overflow the stack, also while they become
+    grammars. So a process is asked that may be lost. It is started when it is first needed, and
+    again when one was lost."""
 
     def __init__(self, seconds: float) -> None:
         """`seconds` of processor time that one form may take."""
@@ -25,16 +32,15 @@ class Gate:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = Lock()
 
-    def reason(self, grammar: str) -> str | None:
-        """Why a grammar cannot be served; None when it can."""
+    def reason(self, form: Form, names: Sequence[str] = ()) -> str | None:
+        """Why a form cannot be served; None when it can. `names`: of the tokens that it may
+        name; they are those of the first call."""
         with self._lock:
-            process = self._started()
+            process = self._started(names)
             assert process.stdin is not None
             assert process.stdout is not None
-            line = json.dumps({"grammar": grammar, "seconds": self._seconds}) + "\n"
             try:
-                process.stdin.write(line.encode())
-                process.stdin.flush()
+                _send(process.stdin, {"form": asdict(form), "seconds": self._seconds})
                 answer = _line(process.stdout)
             except BrokenPipeError:
                 answer = b""
@@ -52,19 +58,19 @@ class Gate:
             if self._process is not None:
                 self._end(self._process)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self, names: Sequence[str]) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "plugins.guided.trial"],
+                command("plugins.guided.trial"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-                },
+                env={**os.environ, "PYTHONPATH": module_path()},
                 start_new_session=True,  # Ctrl-C is the engine's to handle; it ends with its input
             )
+            with suppress(BrokenPipeError):  # the next to write is told
+                assert self._process.stdin is not None
+                _send(self._process.stdin, {"names": list(names)})
         return self._process
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
@@ -80,6 +86,11 @@ class Gate:
             status = process.wait()
         process.stdout.close()
         return status
+
+
+def _send(stream: IO[bytes], message: dict[str, Any]) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+    stream.flush()
 
 
 def _line(stream: IO[bytes]) -> bytes:

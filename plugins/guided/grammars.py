@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import OrderedDict
 from threading import Lock
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from core.setup import Setup
     from plugins.guided.form import Form
     from plugins.guided.gate import Gate
+
+
+_SCHEMA_IN_GRAMMAR = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: [^\n]*)")
+"""The whole line of the grammar follows, which may be long."""
 
 
 class Kept(NamedTuple):
@@ -66,7 +71,7 @@ class Grammars:
         found = self._find(form)
         if found is None:
             try:
-                reason = gate.reason(form.grammar())
+                reason = gate.reason(form, self.vocabulary.names)
                 found = brief(reason) if reason else self._fresh_and_kept(form)
             except UserError as error:
                 found = str(error)
@@ -128,4 +133,6 @@ def brief(told: str) -> str:
     told = told.replace("<non-verbose/>", "").strip()
     if told == "NoExtensionBias":
         return "it says what it is by itself alone, so no answer would ever end"
+    if (found := _SCHEMA_IN_GRAMMAR.match(told)) is not None:
+        return found[1]
     return told or "it is over a limit"

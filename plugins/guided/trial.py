@@ -1,6 +1,7 @@
 """The program that tries forms out, in a process that may be lost: one JSON object a line.
 
-`{"grammar": ..., "seconds": ...}` comes in; `{"reason": ...}` goes out, null for a form that can be
+First `{"names": [...]}` comes in, of the tokens that grammars may name. Then, for each form,
+`{"form": {...}, "seconds": ...}` comes in, and `{"reason": ...}` goes out, null for one that can be
 served. What takes longer, more memory or more stack than it may ends the process.
 """
 
@@ -20,20 +21,30 @@ from plugins.guided.limits import LIMITS, MEMORY, STACK
 
 def main() -> int:
     """Serve until the input ends."""
+    import llguidance.gbnf_to_lark  # noqa: F401  # while there is memory to import it
     from llguidance import LLMatcher
     from llguidance._lib import LLParserLimits
 
+    from core.errors import UserError
+    from plugins.guided.form import Form
     from plugins.guided.vocabulary import Vocabulary
 
     alphabet = [bytes([byte]) for byte in range(256)]
-    words = Vocabulary([*alphabet, b"<|end|>"], {256}, [256], lambda text: list(text.encode()))
+    names = json.loads(sys.stdin.readline() or '{"names": []}')["names"]
+    tokens = [*alphabet, b"<|end|>", *(name.encode() for name in names)]
+    words = Vocabulary(tokens, range(256, len(tokens)), [256], lambda text: list(text.encode()))
     with suppress(ValueError, OSError):  # not every system can
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.enable()  # else the kernel's log would have a line for each loss
     threading.stack_size(STACK)
 
-    def attempt(grammar: str, found: list[str]) -> None:
+    def attempt(form: Form, found: list[str]) -> None:
+        try:
+            grammar = form.grammar()
+        except UserError as error:
+            found.append(str(error))
+            return
         matcher = LLMatcher(words.made, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
         if not matcher.is_error():
             matcher.compute_bitmask()
@@ -44,7 +55,7 @@ def main() -> int:
         found: list[str] = []
         # the signal's default is to end the process, in the middle of whatever it computes
         signal.setitimer(signal.ITIMER_PROF, asked["seconds"])
-        thread = threading.Thread(target=attempt, args=(asked["grammar"], found))
+        thread = threading.Thread(target=attempt, args=(Form(**asked["form"]), found))
         thread.start()
         thread.join()
         signal.setitimer(signal.ITIMER_PROF, 0)

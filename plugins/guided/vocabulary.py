@@ -37,6 +37,11 @@ class Vocabulary:
         self._of_byte = [singles.get(bytes([byte])) for byte in range(256)]
         self.made: LLTokenizer = LLTokenizer(self, n_vocab=len(tokens), eos_token=list(ends))  # type: ignore[arg-type]
 
+    @property
+    def names(self) -> list[str]:
+        """Of the special tokens: a grammar may say them, and they are no text."""
+        return [self.tokens[i].decode(errors="replace") for i in self.special_token_ids]
+
     def __call__(self, text: str) -> list[int]:
         """Ids of `text`, whose bytes are just those of the text."""
         head, rest = text[:HEAD], text[HEAD:]

@@ -38,21 +38,24 @@ class Chain:
 
         `built_in`: those that run in any case, so that nobody may choose them.
         """
-        self.processors: dict[str, LogitsProcessor] = {}
+        self.processors: Mapping[str, LogitsProcessor] = {}
         self._built_in = built_in
         self._warned: set[str] = set()
         for entry in chosen:
-            self.add(entry)
+            self.add(*self.make(entry))
 
-    def add(self, entry: Any) -> LogitsProcessor:
-        """One more, behind the others. UserError as when the chain is made."""
+    def make(self, entry: Any) -> tuple[str, LogitsProcessor]:
+        """One that may join, and its name. UserError as when the chain is made."""
         name, processor = _make(entry)
         if name in self.processors:
             raise UserError(f"the logits processor {name!r} is named twice.")
         if type(processor) in self._built_in:
             raise UserError(f"{name!r} is part of the default sampler. Leave it out.")
-        self.processors[name] = processor
-        return processor
+        return name, processor
+
+    def add(self, name: str, processor: LogitsProcessor) -> None:
+        """One more, behind the others. Other threads may be going through those."""
+        self.processors = {**self.processors, name: processor}
 
     @property
     def asks_all(self) -> bool:
@@ -156,11 +159,17 @@ def _failed(name: str, error: Exception) -> str:
     return f"the logits processor {name!r} failed: {cause(error)}{whose}"
 
 
-def _make(entry: Any) -> tuple[str, LogitsProcessor]:
-    given = dict(entry) if isinstance(entry, Mapping) else {"use": entry}
-    name = given.pop("use", None)
+def name_of(entry: Any) -> str:
+    """The name of a name, or of a mapping of `use: name` and options. UserError for others."""
+    name = entry.get("use") if isinstance(entry, Mapping) else entry
     if not isinstance(name, str):
         raise UserError(f"a logits processor is a name or {{use: name, ...}}, not {entry!r}.")
+    return name
+
+
+def _make(entry: Any) -> tuple[str, LogitsProcessor]:
+    name = name_of(entry)
+    given = {k: v for k, v in entry.items() if k != "use"} if isinstance(entry, Mapping) else {}
     cls = registry.processors.get(name)
     known = {f.name for f in fields(cls.Options) if f.init}
     hints = get_type_hints(cls.Options)
@@ -181,5 +190,7 @@ def _make(entry: Any) -> tuple[str, LogitsProcessor]:
         raise UserError("\n".join(mistakes))
     try:
         return name, cls(cls.Options(**options))
+    except UserError:
+        raise
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {error}") from error

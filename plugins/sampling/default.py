@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from core.sampling.outcome import errors
 from core.sampling.static_rows import StaticRows
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.chain import Chain
-from plugins.sampling.guide import Guide
+from plugins.sampling.guide import USUAL, Guide
 from plugins.sampling.masks import AllowedTokens, LogitBias, MinTokens
 from plugins.sampling.penalties import Penalties
 from plugins.sampling.truncation import floors
@@ -57,7 +56,7 @@ class DefaultSampler(Sampler):
         )
 
         structured: Any = field(
-            default="guided",
+            default=USUAL,
             metadata={
                 "help": "the logits processor that holds answers to structured_outputs, made "
                 "when a request asks: a name, or {use: name, option: value}"
@@ -66,9 +65,7 @@ class DefaultSampler(Sampler):
 
         def __post_init__(self) -> None:
             # a mistake is found when the configuration is read, not when the model is loaded
-            chain = Chain(self.processors, BUILT_IN)
-            if isinstance(self.structured, Mapping):
-                chain.add(self.structured)
+            Guide(self.structured, Chain(self.processors, BUILT_IN)).check()
 
     graphable = graphable_truncation = shards = True
     structured = True
@@ -76,9 +73,9 @@ class DefaultSampler(Sampler):
     def __init__(self, options: Options, limits: Limits) -> None:
         super().__init__(options, limits)
         self.chain = Chain(options.processors, BUILT_IN)
+        self.guide = Guide(options.structured, self.chain)
         # one that is asked about every row may do what no graph can hold
         self.graphable = self.shards = not self.chain.asks_all
-        self.guide = Guide(options.structured, self.chain)
         self.processors: list[LogitsProcessor] = [cls(cls.Options()) for cls in BUILT_IN]
 
     def accepts(self, params: SamplingParams) -> list[str]:

@@ -30,20 +30,25 @@ class Penalties(LogitsProcessor):
 
     def __call__(self, logits: Tensor, rows: SampleRows) -> Tensor:
         """logits [N, V], changed in place, at the tokens of each row's history alone."""
-        history = rows.history()
-        x = logits.gather(1, history.tokens)  # [N, L]
-        repetition = rows.column("repetition_penalty")[:, None]
-        x = torch.where(x > 0, x / repetition, x * repetition)
         counted = rows.remember(
             (Penalties, "counted"),
             lambda: any(p.presence_penalty or p.frequency_penalty for p in rows.params),
         )
-        if counted:
-            counts = _occurrences(history, logits.shape[1])
-            x -= rows.column("frequency_penalty")[:, None] * counts
-            x -= rows.column("presence_penalty")[:, None] * (counts > 0)
-        # a token that is there twice gets the same value twice
-        return logits.scatter_(1, history.tokens, x)
+        repetition, frequency, presence = (
+            rows.column(f"{name}_penalty")[:, None]
+            for name in ("repetition", "frequency", "presence")
+        )
+        for part in rows.parts():
+            history, some = rows.history(part), logits[part]
+            x = some.gather(1, history.tokens)  # [N', L]
+            x = torch.where(x > 0, x / repetition[part], x * repetition[part])
+            if counted:
+                counts = _occurrences(history, logits.shape[1])
+                x -= frequency[part] * counts
+                x -= presence[part] * (counts > 0)
+            # a token that is there twice gets the same value twice
+            some.scatter_(1, history.tokens, x)
+        return logits
 
 
 def _occurrences(history: History, vocab_size: int) -> Tensor:

@@ -71,7 +71,8 @@ class Serve(App):
         queue: int = field(
             default=1024,
             metadata={
-                "help": "most answers that wait for their first token; further requests get 429"
+                "help": "most answers that wait for their first token; further requests get 429, "
+                "and one that asks for more gets 400"
             },
         )
         drain: float = field(

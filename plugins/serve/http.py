@@ -11,7 +11,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
-from core.errors import EngineDead, UserError
+from core.errors import UserError
 from core.plugins import acting
 from core.plugins.blame import brief
 from plugins.serve.connections import protocol
@@ -27,8 +27,8 @@ from plugins.serve.endpoints import (
     tokens,
 )
 from plugins.serve.endpoints.bodies import Room
+from plugins.serve.endpoints.exchange import EXPECTED
 from plugins.serve.endpoints.serving import Serving, as_api_error
-from plugins.serve.engine.submission import Busy, Refused
 from plugins.serve.error_answers import answer
 from plugins.serve.hosts import HostCheck, names_of
 from plugins.serve.keys import KeyCheck, key_from
@@ -73,8 +73,7 @@ def build(config: Config, client: EngineClient, options: Serve.Options) -> Starl
         routes=[route for module in ENDPOINTS for route in module.ROUTES],
         middleware=middleware,
         exception_handlers={
-            ApiError: _api_error,
-            **dict.fromkeys((UserError, Refused, Busy, EngineDead), _let_through),
+            **dict.fromkeys((*EXPECTED, UserError), _expected),
             HTTPException: _http_error,
             Exception: _unexpected,
         },
@@ -102,16 +101,9 @@ def uvicorn_settings(options: Serve.Options) -> dict[str, Any]:
     }
 
 
-async def _api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return answer(error)
-
-
-async def _let_through(request: Request, error: Exception) -> Response:
-    """What a plugin's route lets through: a request that is wrong, or that nobody can answer."""
-    if isinstance(error, UserError):
-        return await _api_error(request, ApiError(str(error), code="invalid_value"))
-    return await _api_error(request, as_api_error(error))
+async def _expected(request: Request, error: Exception) -> Response:
+    """A request that is wrong, or that nobody can answer: of our routes, or of a plugin's."""
+    return answer(as_api_error(error))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -130,7 +122,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         code=codes.get(error.status_code),
         headers=dict(error.headers or {}),
     )
-    return await _api_error(request, wrapped)
+    return answer(wrapped)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
@@ -142,4 +134,4 @@ async def _unexpected(request: Request, error: Exception) -> Response:
         code="internal_error",
         headers={"Connection": "close"},  # which uvicorn does, and clients are to know
     )
-    return await _api_error(request, error)
+    return answer(error)

@@ -104,11 +104,11 @@ def _indexed(path: Path) -> Located:
 
 def _weight_map(file: Path) -> Mapping[str, str]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ValueError(f"{twice!r} is there twice")
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ValueError(f"{key!r} is there twice")
+            found[key] = value
         return found
 
     try:

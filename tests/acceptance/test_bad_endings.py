@@ -82,7 +82,16 @@ def test_a_stream_that_is_let_go_of_is_aborted(llm):
     next(stream)
     del stream
     gc.collect()
+    answer(llm, plain(max_tokens=1))
     assert llm.engine.statistics()["running"] == 0
+
+
+def test_a_stream_that_is_let_go_of_keeps_no_cached_prompt(llm):
+    stream = llm.stream(PROMPT, plain(max_tokens=200))
+    next(stream)
+    del stream
+    llm.reset_prefix_cache()
+    assert llm.engine.statistics()["pages_owned"] == 0
 
 
 def test_a_stream_that_was_never_begun_is_aborted(llm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,14 @@ def test_a_prompt(llm, prompt, words):
     assert words in refusal(llm, prompt)
 
 
+def test_scripts_that_catch_value_errors_go_on(llm):
+    """As those for vLLM do, whose refusals are such."""
+    with pytest.raises(ValueError, match="has 300 tokens"):
+        llm.generate([1] * 300, plain(), use_tqdm=False)
+    with pytest.raises(ValueError, match="temperature is -1"):
+        SamplingParams(temperature=-1)
+
+
 def test_arrays_are_prompts(llm, expected):
     for prompt in (np.array(PROMPT), torch.tensor(PROMPT), tuple(PROMPT), np.array([PROMPT])):
         (output,) = llm.generate(prompt, plain(), use_tqdm=False)
@@ -132,35 +141,49 @@ def test_a_whole_number_that_is_none(name, value):
         SamplingParams(**{name: value})
 
 
+NAMES = {field.name for field in fields(SamplingParams)}
+WRONG = [
+    ({"max_tokens": 0}, "max_tokens is 0: it must be at least 1"),
+    ({"max_tokens": -1}, "max_tokens is -1: it must be at least 1"),
+    ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9: it must not exceed max_tokens"),
+    ({"n": 0}, "n is 0"),
+    ({"n": 2, "temperature": 0}, "at temperature 0 all samples would be the same"),
+    ({"stop": [""]}, "an empty string is found everywhere"),
+    ({"stop": [3]}, "stop is [3]: it must be a string or a list of strings"),
+    ({"stop": "\ud800"}, "half of a surrogate pair"),
+    ({"stop": "x", "detokenize": False}, "detokenize must be true"),
+    ({"stop_token_ids": [-1]}, "-1 is no token id"),
+    ({"allowed_token_ids": []}, "at least one token must be allowed"),
+    ({"logit_bias": {1: math.nan}}, "logit_bias"),
+    ({"logit_bias": {"x": 1}}, "'x' is no token id"),
+    ({"bad_words": [" "]}, "a word needs more than white space"),
+    ({"ignore_eos": 1}, "ignore_eos is 1: it must be True or False"),
+    ({"extra_args": 3}, "extra_args is 3: it must map names to values"),
+    ({"temprature": 1}, "no parameter 'temprature'. Did you mean 'temperature'?"),
+    ({"temperature": -1, "top_p": 2, "nope": 1}, "temperature is -1"),
+]
+
+
 @pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"max_tokens": 0}, "max_tokens is 0: it must be at least 1"),
-        ({"max_tokens": -1}, "max_tokens is -1: it must be at least 1"),
-        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9: it must not exceed max_tokens"),
-        ({"n": 0}, "n is 0"),
-        ({"n": 2, "temperature": 0}, "at temperature 0 all samples would be the same"),
-        ({"stop": [""]}, "an empty string is found everywhere"),
-        ({"stop": [3]}, "stop is [3]: it must be a string or a list of strings"),
-        ({"stop": "\ud800"}, "half of a surrogate pair"),
-        ({"stop": "x", "detokenize": False}, "detokenize must be true"),
-        ({"stop_token_ids": [-1]}, "-1 is no token id"),
-        ({"allowed_token_ids": []}, "at least one token must be allowed"),
-        ({"logit_bias": {1: math.nan}}, "logit_bias"),
-        ({"logit_bias": {"x": 1}}, "'x' is no token id"),
-        ({"bad_words": [" "]}, "a word needs more than white space"),
-        ({"ignore_eos": 1}, "ignore_eos is 1: it must be True or False"),
-        ({"extra_args": 3}, "extra_args is 3: it must map names to values"),
-        ({"temprature": 1}, "no parameter 'temprature'. Did you mean 'temperature'?"),
-        ({"temperature": -1, "top_p": 2, "nope": 1}, "temperature is -1"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
+    ("wrong", "words"), WRONG, ids=lambda value: str(value) if isinstance(value, dict) else ""
 )
 def test_parameters_that_cannot_be(wrong, words):
     with pytest.raises(UserError) as caught:
         SamplingParams(**wrong)
     assert words in str(caught.value)
     assert len(str(caught.value).splitlines()) == (3 if "nope" in wrong else 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [(wrong, words) for wrong, words in WRONG if wrong.keys() <= NAMES],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_parameters_that_are_made_impossible_later(llm, wrong, words):
+    params = plain()
+    for name, value in wrong.items():
+        setattr(params, name, value)
+    assert words in refusal(llm, PROMPT, params)
 
 
 @pytest.mark.parametrize(

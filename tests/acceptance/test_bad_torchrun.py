@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
+from core import LLM, EngineDead
 from core.told_once import first_to_tell, follows
 from tests.acceptance.broken import call, whole
 
@@ -75,6 +76,27 @@ def test_another_number_of_processes_than_ranks(call, whole, rank):
     rank(0, size=3)
     said = call.mistake(whole, "parallel.tensor=2")
     assert "torchrun started 3 processes and parallel.tensor is 2. Make them equal" in said
+
+
+def test_an_interrupted_step_ends_the_engine(whole, rank, monkeypatch):
+    """The others are within the step, and would take a further plan for a part of it."""
+    rank(0, size=1, port=0)
+    sent = []
+
+    def interrupted(plan):
+        raise KeyboardInterrupt
+
+    with LLM(whole, device="cpu", executor="torchrun", cache={"pages": 8}) as llm:
+        executor = llm.engine.executor
+        monkeypatch.setattr(executor._plans, "broadcast_object", sent.append)
+        with monkeypatch.context() as patch:
+            patch.setattr(executor._worker, "launch", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                llm.generate([[5, 6]], use_tqdm=False)
+        assert len(sent) == 1
+        with pytest.raises(EngineDead, match=r"interrupted in a step\. Start the ranks anew"):
+            llm.generate([[5, 6]], use_tqdm=False)
+        assert len(sent) == 1
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
 from core import LLM, SamplingParams, UserError
+from core.worker import prompts
 from tests.tiny import IM_END, greedy, save_tiny, tiny_model
 
 PROMPT = list(b"The wind")
@@ -98,6 +97,16 @@ def test_a_stream_never_shows_what_it_takes_back(llm):
     assert output.finished
 
 
+def test_what_a_stream_yields_does_not_change_afterwards(llm):
+    seen = list(llm.stream(PROMPT, plain(max_tokens=4, logprobs=1, prompt_logprobs=1)))
+    assert [len(o.outputs[0].token_ids) for o in seen] == [1, 2, 3, 4]
+    assert [len(o.outputs[0].logprobs) for o in seen] == [1, 2, 3, 4]
+    assert len({o.metrics.last_token_time for o in seen}) == 4
+    assert [o.metrics.finished_time is None for o in seen] == [True, True, True, False]
+    seen[0].prompt_logprobs.clear()
+    assert len(seen[1].prompt_logprobs) == len(PROMPT)
+
+
 def test_a_stream_that_is_closed_early_is_aborted(llm):
     stream = llm.stream(PROMPT, plain(max_tokens=200))
     next(stream)
@@ -140,6 +149,29 @@ def test_logprobs_are_those_of_transformers(llm):
     assert found.cumulative_logprob == pytest.approx(
         sum(listed[t].logprob for t, listed in zip(found.token_ids, found.logprobs, strict=True))
     )
+
+
+@pytest.mark.parametrize("part", [1, 3])
+def test_logits_of_prompts_are_made_in_parts(llm, monkeypatch, part):
+    (whole,) = llm.generate(PROMPT, plain(prompt_logprobs=2), use_tqdm=False)
+    sizes = []
+    worker = llm.engine.executor._worker
+    logits = worker.model.logits
+
+    def noted(hidden):
+        sizes.append(len(hidden))
+        return logits(hidden)
+
+    monkeypatch.setattr(prompts, "PART", part)
+    monkeypatch.setattr(worker.model, "logits", noted)
+    llm.reset_prefix_cache()
+    (found,) = llm.generate(PROMPT, plain(prompt_logprobs=2), use_tqdm=False)
+    for mine, other in zip(found.prompt_logprobs[1:], whole.prompt_logprobs[1:], strict=True):
+        assert mine.keys() == other.keys()
+        assert [x.logprob for x in mine.values()] == pytest.approx(
+            [x.logprob for x in other.values()], abs=1e-4
+        )
+    assert max(sizes) <= part
 
 
 @pytest.mark.parametrize("budget", [3, 64])
@@ -193,6 +225,34 @@ def test_a_step_that_fails_ends_its_requests_alone(llm, monkeypatch):
     assert answer(llm, plain()).token_ids == expected
 
 
+def test_answers_that_a_failed_step_ends_keep_their_text(llm, monkeypatch):
+    worker = llm.engine.executor._worker
+    original, calls = worker.forward, []
+
+    def forward(batch):
+        calls.append(batch)
+        if len(calls) == 6:
+            raise ValueError("a kernel broke")
+        return original(batch)
+
+    monkeypatch.setattr(worker, "forward", forward)
+    (found,) = llm.generate(PROMPT, plain(n=3, temperature=1), use_tqdm=False)
+    reader = llm.get_tokenizer()
+    for one in found.outputs:
+        assert one.finish_reason == "error"
+        assert len(one.token_ids) > 0
+        assert one.text == reader.decode(one.token_ids)
+
+
+@pytest.mark.parametrize("salt", [5, b"x", "\ud800"])
+def test_a_salt_that_is_no_text_is_refused_before_it_is_queued(llm, salt):
+    with pytest.raises(UserError, match="cache_salt "):
+        llm.engine.add(PROMPT, plain(), salt=salt)
+    with pytest.raises(UserError, match="cache_salt "):
+        llm.generate({"prompt": "The wind", "cache_salt": salt}, plain(), use_tqdm=False)
+    assert answer(llm, plain()).finish_reason == "length"
+
+
 def test_abort_returns_what_there_is(llm):
     id = llm.engine.add(PROMPT, plain(max_tokens=100))
     for _ in range(4):
@@ -208,22 +268,6 @@ def test_a_taken_id_is_refused(llm):
     with pytest.raises(UserError, match="'mine' is still running"):
         llm.engine.add(PROMPT, plain(), id="mine")
     llm.engine.abort("mine")
-
-
-def test_two_engines_live_at_once_and_the_model_goes_with_its_engine(checkpoint, device):
-    first = LLM(checkpoint, device=device, cache={"page_size": 4, "pages": 80}, seed=1)
-    second = LLM(checkpoint, device=device, cache={"page_size": 16, "pages": 20}, seed=1)
-    model = weakref.ref(first.engine.executor._worker.model)
-    assert answer(first, plain()).token_ids == answer(second, plain()).token_ids
-    first.close()
-    first.close()
-    del first
-    gc.collect()
-    assert model() is None
-    assert answer(second, plain()).finish_reason == "length"
-    second.close()
-    with pytest.raises(Exception, match="was closed"):
-        answer(second, plain())
 
 
 def test_a_checkpoint_without_tokenizer_takes_ids(tmp_path, device):

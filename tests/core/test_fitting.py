@@ -100,6 +100,19 @@ def test_an_old_card_is_refused_with_a_reason(
     )
 
 
+@pytest.mark.parametrize(("capability", "able"), [((8, 0), False), ((8, 6), False), ((8, 9), True)])
+def test_a_cache_of_float8_is_refused_where_it_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], able: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    kind = torch.float8_e4m3fn
+    shape = AttentionShape(4, 2, 32, 0.2, 16, dtype=torch.float16, cache_dtype=kind, device="cuda")
+    said = TritonAttention.rejects(shape)
+    assert said == (
+        [] if able else [f"a cache of {kind} needs a device of compute capability 8.9 or above"]
+    )
+
+
 def test_an_old_card_gets_no_triton_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from plugins.kernels.triton.kernels import TritonKernels

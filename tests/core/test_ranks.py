@@ -8,13 +8,16 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from core import LLM, EngineDead, SamplingParams, UserError
 from core.parallel.switches import MULTICAST_OFF
+from tests.acceptance.leftovers import listening
 from tests.tiny import save_tiny
 
 PROMPT = list(b"The wind")
@@ -23,6 +26,20 @@ PROMPT = list(b"The wind")
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def pair(checkpoint: Path, device: str) -> Iterator[LLM]:
+    """An engine of two ranks for tests that leave it as it is."""
+    cache = {"page_size": 4, "pages": 80}
+    with LLM(checkpoint, tensor_parallel_size=2, device=device, cache=cache) as llm:
+        yield llm
+
+
+def answer(llm: LLM, **given: Any) -> list[int]:
+    params = SamplingParams(**{"max_tokens": 6, "temperature": 0, "ignore_eos": True} | given)
+    (output,) = llm.generate(PROMPT, params, use_tqdm=False)
+    return output.outputs[0].token_ids
 
 
 def running(pid: int) -> bool:
@@ -48,6 +65,38 @@ def test_a_killed_rank_is_named_within_ten_seconds_and_nothing_stays(checkpoint,
         llm.generate(PROMPT, params)
     llm.close()
     assert not running(process.pid)
+
+
+def test_signals_to_a_whole_service_are_left_to_the_engine(pair):
+    """systemd, say, sends them to every process, and answers get their time to end all the same."""
+    expected = answer(pair)
+    (process,) = pair.engine.executor._ranks._processes.values()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(process.pid, number)
+    assert answer(pair) == expected
+
+
+def test_ranks_meet_where_only_this_machine_can_reach(pair):
+    local = "0100007F"  # 127.0.0.1
+    assert {address.partition(":")[0] for address in listening()} == {local}
+
+
+def test_a_request_that_cannot_be_sent_is_refused_and_no_other_suffers(pair):
+    with pytest.raises(UserError, match=r"^prompt 0: extra_args: they cannot be sent: "):
+        answer(pair, extra_args={"key": lambda: 0})
+    assert answer(pair, extra_args={"key": [1, "a"]}) == answer(pair)
+
+
+def test_a_rank_that_is_killed_while_the_ranks_join(checkpoint, tmp_path):
+    began = time.monotonic()
+    with pytest.raises(EngineDead, match=r"rank 1 \(process \d+\) was killed by SIGKILL"):
+        LLM(
+            checkpoint,
+            tensor_parallel_size=2,
+            device="cpu",
+            plugins=[written(tmp_path, DIES_JOINING)],
+        )
+    assert time.monotonic() - began < 20
 
 
 def test_multicast_is_off_in_a_rank_before_it_imports_anything(checkpoint, monkeypatch):
@@ -99,6 +148,12 @@ def written(folder: Path, text: str) -> str:
     return str(plugin)
 
 
+DIES_JOINING = """
+    import os, signal
+    from core import parallel
+    if RANK:
+        parallel.connect = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+"""
 LESS = """
     from core import worker
     if RANK:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -195,6 +196,15 @@ def test_our_fault_ends_with_one_and_a_traceback(run: Run, parts) -> None:
     assert "RuntimeError: oh" in err
     assert "Traceback" in err
     assert "This is a fault of Plait, not of your configuration." in err
+
+
+def test_our_fault_with_plugins_in_use_names_them(run: Run, parts, write) -> None:
+    write("mine.py", "")
+    status, _, err = run("model.path=x", "run=recite", "run.fault=oh", "-p", "./mine.py")
+    assert status == 1
+    assert "RuntimeError: oh" in err
+    said = r"It came up in Plait's code, with plugin 'mine' \(.*mine.py\) in use: try without it"
+    assert re.search(said, err)
 
 
 def test_a_plugins_fault_names_the_plugin(run: Run, parts, write) -> None:

@@ -141,6 +141,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @runs
 @given(names)
+@example("\t")  # stays in text that has lines; a problem's text has one
+@example("a\nb")
 def test_names_of_tensors(folder: Path, name: str) -> None:
     file = folder / "model.safetensors"
     with safe_open(file, "pt") as opened:
@@ -154,7 +156,7 @@ def test_names_of_tensors(folder: Path, name: str) -> None:
     finally:
         file.write_bytes(whole)
     assert status == 2
-    assert f"checkpoint tensor {visible(name)} is read by nobody" in found[1]
+    assert f"checkpoint tensor {visible(name, keep='')} is read by nobody" in found[1]
     assert clean(found[0] + found[1])
 
 

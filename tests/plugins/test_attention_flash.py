@@ -13,6 +13,7 @@ from core.errors import UserError
 from core.testing.attention import AttentionCase
 from core.testing.numbers import assert_close
 from core.types import AttentionShape
+from plugins.attention.flash import prompts
 from plugins.attention.flash.backend import FlashAttention
 from tests.plugins.flash_fakes import install
 
@@ -61,6 +62,26 @@ def test_every_generation_is_given_what_makes_attention(
             layout=layout,
         )
         check(case)
+
+
+@pytest.mark.parametrize("most", [1, 300, 560])
+def test_cached_prompts_are_gathered_in_turns(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """What all of a step attend to may be more than the cache: they may share most of it."""
+    install(monkeypatch, 3, capability=HOPPER)
+    monkeypatch.setattr(prompts, "GATHERED", most)
+    seen = []
+    gather = prompts._gather
+
+    def noted(cache: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        seen.append(len(tokens))
+        return gather(cache, tokens)
+
+    monkeypatch.setattr(prompts, "_gather", noted)
+    steps = [(9, 1), (70, 1), (21, 13), (256, 5), (0, 40), (500, 30), (3, 2)]
+    check(AttentionCase(steps, head_dim=32, page_size=16, dtype=torch.float16))
+    assert sum(seen) == 2 * (34 + 261 + 40 + 530 + 5)  # keys and values
+    assert max(seen) <= max(most, 530)
+    assert len(seen) == 2 * {1: 5, 300: 4, 560: 2}[most]
 
 
 @pytest.mark.parametrize(

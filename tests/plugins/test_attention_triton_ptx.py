@@ -14,7 +14,10 @@ pytest.importorskip("triton")
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
+from triton.backends.compiler import GPUTarget
+
 from plugins.attention.triton import launch
+from tests import hopper
 from tests.hopper import SHARED, Compiling, meta
 
 OLD = {"k_ptr", "v_ptr", "table_ptr", "context_ptr", "position_ptr", "slot_ptr", "rope_ptr"}
@@ -106,6 +109,19 @@ def test_prompts_use_the_warpgroups_matrix_unit(compiling: Compiling, head_dim: 
     assert "wgmma" in made.ptx
     assert "cp.async" in made.ptx
     assert made.shared <= SHARED
+
+
+@pytest.mark.parametrize("capability", [86, 89, 120])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_prompts_fit_into_the_shared_memory_of_smaller_gpus(
+    monkeypatch: pytest.MonkeyPatch, capability: int, head_dim: int
+) -> None:
+    monkeypatch.setattr(hopper, "TARGET", GPUTarget("cuda", capability, 32))
+    monkeypatch.setattr(launch, "roomy", lambda device: False)
+    compiling = Compiling(monkeypatch)
+    step = Step(4, 1024, tokens=4096, head_dim=head_dim)
+    step.prompt()
+    assert compiling.last().shared <= 101_376
 
 
 @pytest.mark.parametrize(

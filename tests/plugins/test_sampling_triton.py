@@ -51,7 +51,7 @@ def assert_same_draw(
     found: Tensor, logits: Tensor, rows: SampleRows, floor: Tensor | None = None
 ) -> None:
     """Equal to the twin's, or to a token that scores as much, as far as float32 can tell."""
-    wanted = noise.draw_from_all(logits, rows.temperature, rows.keys, floor)
+    wanted = noise.drawn_from_all(logits, rows.temperature, rows.keys, floor, 0)[0]
     assert found.dtype == torch.int64
     assert found.shape == wanted.shape
     other = found != wanted

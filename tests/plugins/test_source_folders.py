@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,13 @@ def test_a_snapshot_of_symbolic_links_is_read(tmp_path: Path) -> None:
         file.rename(blob)
         (tmp_path / "snapshot" / file.name).symlink_to(f"../blobs/{file.stem}")
     assert set(locate(tmp_path / "snapshot")) == {"a", "b", "c"}
+
+
+def test_an_index_with_many_names_is_read_in_one_pass(tmp_path: Path) -> None:
+    """Looking through all of them for each took half a minute for these."""
+    names = [f'"layers.{number}": "one.safetensors"' for number in range(60_000)]
+    entries = ", ".join([*names, names[-1]])
+    (shards(tmp_path) / INDEX).write_text('{"weight_map": {' + entries + "}}")
+    began = time.process_time()
+    assert told(tmp_path) == f"{AT} cannot be read: 'layers.59999' is there twice."
+    assert time.process_time() - began < 5

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
 from plugins.kernels.triton.kernels import TritonKernels
 from plugins.kernels.triton.sums.launch import Sums, memory
-from plugins.kernels.triton.sums.sizes import Limits
+from plugins.kernels.triton.sums.sizes import H200
 
-LIMITS = Limits(one_shot=1 << 20, two_shot=2 << 20, blocks=256)
+LIMITS = replace(H200[2], two_shot=2 << 20)
 DTYPES = (torch.bfloat16, torch.float32, torch.float16)
 
 
@@ -144,6 +145,23 @@ def replays(peers: PeerMemory) -> None:
     del graph
 
 
+def large_ones(peers: PeerMemory) -> None:
+    """Of as many blocks as there may be, which do not fit beside each other."""
+    sums = Sums(peers, True, LIMITS)
+    gain = torch.ones(4096, dtype=torch.bfloat16, device=peers.device)
+    for rows in (1, 300, LIMITS.blocks):
+        shards = [part(r, rows, rows, 4096, dtype=torch.bfloat16) for r in range(2)]
+        wanted = ordered_sum(shards)
+        mine = shards[peers.rank].to(peers.device)
+        for _ in range(2 * scale()):
+            total = sums.all_reduce(mine)
+            residual = torch.zeros_like(mine)
+            assert total is not None
+            assert sums.added(mine, residual, gain, EPS, False) is not None
+        assert torch.equal(total.cpu(), wanted), rows
+        assert torch.equal(residual.cpu(), wanted), rows
+
+
 def norms(peers: PeerMemory) -> None:
     sums, rng = Sums(peers, True, LIMITS), random.Random(2)
     for seed in range(4 * scale()):
@@ -189,7 +207,8 @@ def by_the_kernel_set(peers: PeerMemory) -> None:
 
 
 WORK = (
-    the_trial, random_sums, many_in_a_row, replays, norms, a_rank_that_is_gone, by_the_kernel_set,
+    the_trial, random_sums, many_in_a_row, replays, large_ones, norms, a_rank_that_is_gone,
+    by_the_kernel_set,
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from core.hub import HubModel
 from tests.thirdparty import faulty
 from tests.thirdparty.installed import Site
 
@@ -55,7 +56,9 @@ def test_a_package_that_is_not_used_harms_nobody(
     faulty.install(site, place)
     sections: dict[str, Any] = {}
     if place == "find_model":  # asked for names alone
-        monkeypatch.setattr("core.checkpoint._from_hub", lambda name, key: checkpoint)
+        model = HubModel("an-owner/a-name", checkpoint)
+        monkeypatch.setattr("core.checkpoint.hub_model", lambda *_: model)
+        monkeypatch.setattr(HubModel, "fetch", lambda _: None)
         sections = {"model": {"path": "an-owner/a-name"}}
     run = here(config(**sections))
     assert (run.status, run.tokens) == (0, expected), run.err

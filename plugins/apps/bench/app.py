@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from core.errors import UserError
+from core.errors import Mistakes, UserError
 from core.interfaces import App
+from plugins.apps.bench.ways import check_read
 from plugins.apps.bench.workloads import workload, workloads
+from plugins.apps.output_files import check_outputs
 
 if TYPE_CHECKING:
     import torch
@@ -83,7 +84,8 @@ class Bench(App):
         slo: dict[str, float] = field(
             default_factory=dict,
             metadata={
-                "help": "limits in ms for goodput, such as {ttft: 200, tpot: 20, e2el: 9000}"
+                "help": "with url: limits in ms for goodput, such as "
+                "{ttft: 200, tpot: 20, e2el: 9000}"
             },
         )
         plot: str | None = field(
@@ -111,9 +113,23 @@ class Bench(App):
     options: Options
 
     def run(self, config: Config) -> int:
-        if self.options.repeat < 1:
-            raise UserError(f"run.repeat must be 1 or more, not {self.options.repeat}.")
-        if self.options.url:
+        self.check()
+        return self.measure(config)
+
+    def check(self) -> None:
+        """UserError with every option that is wrong by itself, or that nothing would read."""
+        options, mistakes = self.options, Mistakes()
+        with mistakes.noted():
+            check_read(options)
+        with mistakes.noted():
+            check_outputs(out=options.out, plot=options.plot, trace=options.trace)
+        if options.repeat < 1:
+            mistakes.add(f"run.repeat must be 1 or more, not {options.repeat}.")
+        mistakes.tell()
+
+    def measure(self, config: Config) -> int:
+        """Measure in the way that the options ask for. -> exit status."""
+        if self.options.url is not None:
             from plugins.apps.bench.served import bench_server
 
             return bench_server(self.options)
@@ -123,7 +139,7 @@ class Bench(App):
             return show_host_costs(config)
         loads = workloads(self.options.workloads)
         if self.options.trace is not None:
-            return self._trace(config, loads[0], Path(self.options.trace))
+            return self._trace(config, loads[0], self.options.trace)
 
         from core import LLM
         from core.setup import device_of, dtype_of, read_setup
@@ -151,7 +167,7 @@ class Bench(App):
                 model_size(setup, dtype, config.parallel.tensor if device.type == "cuda" else 1),
                 at_once=at_once,
                 repeat=self.options.repeat,
-                out=Path(self.options.out) if self.options.out else None,
+                out=self.options.out,
             )
             comparison.warm_up(fold(workload(WARM_UP), setup.model_config.vocab_size))
             for work in loads:
@@ -159,7 +175,7 @@ class Bench(App):
             comparison.show()
         return 0
 
-    def _trace(self, config: Config, work: Workload, path: Path) -> int:
+    def _trace(self, config: Config, work: Workload, path: str) -> int:
         from core import LLM
         from plugins.apps.bench.measure import fold
         from plugins.apps.bench.trace import show_trace
@@ -180,6 +196,8 @@ class Bench(App):
         from plugins.apps.bench.peer import Transformers
 
         dummy = config.model.weights == "dummy"
+        if setup.checkpoint.hub is not None and not dummy:
+            setup.checkpoint.hub.fetch()
         peer = Transformers(setup.checkpoint.path, dtype, device, weights=not dummy)
         return peer.sides(at_once, continuous=self.options.continuous)
 

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from plugins.apps.bench.measure import run
 from plugins.apps.bench.report import latencies, record, summary
 from plugins.apps.bench.roofline import Machine, ModelSize, floor
 from plugins.apps.bench.workloads import Workload
+from plugins.apps.output_files import append_line
 from plugins.apps.terminal import show_table
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Comparison:
         *,
         at_once: int,
         repeat: int = 1,
-        out: Path | None = None,
+        out: str | None = None,
     ) -> None:
         self.sides, self.machine, self.size = sides, machine, size
         self.at_once, self.repeat, self.out = at_once, repeat, out
@@ -92,8 +92,7 @@ class Comparison:
         text = json.dumps(line)
         print(text, flush=True)
         if self.out is not None:
-            with self.out.open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
+            append_line("out", self.out, text)
         if "mean_ttft_ms" in line:
             print("\n".join(summary(line, len(work.items))), file=sys.stderr, flush=True)
 

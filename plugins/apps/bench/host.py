@@ -64,7 +64,7 @@ def measure_steps(config: Config, running: int, steps: int = 200) -> float:
         engine = Engine(without_model(config, running, PROMPT + tokens))
     finally:
         registries.restore(before)  # nobody else shall choose what computes nothing
-    log.setLevel(level)
+        log.setLevel(level)
     try:
         params = SamplingParams(max_tokens=tokens, ignore_eos=True)
         for number in range(running):

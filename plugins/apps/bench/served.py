@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
@@ -19,6 +19,7 @@ from plugins.apps.bench.load import Pool, arrival_times, closed_loop, open_loop
 from plugins.apps.bench.measure import fold
 from plugins.apps.bench.serving_report import Load, figures, summary
 from plugins.apps.bench.workloads import TEMPERATURE, Item, Workload, workload, workloads
+from plugins.apps.output_files import append_line, write_text
 
 if TYPE_CHECKING:
     from plugins.apps.bench.app import Bench
@@ -81,13 +82,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 def _loads(options: Bench.Options) -> list[Load]:
     """The loads that the options name. UserError for numbers that are none."""
-    if options.burstiness <= 0:
+    if not 0 < options.burstiness < math.inf:
         raise UserError(f"run.burstiness must be more than 0, not {options.burstiness}.")
     for name, values in (("concurrency", options.concurrency), ("rate", options.rate)):
-        if any(value <= 0 for value in values):
+        if not all(0 < value < math.inf for value in values):
             raise UserError(f"run.{name} must be more than 0, not {values}.")
-    if options.rounds is not None and options.rounds < 1:
-        raise UserError(f"run.rounds must be 1 or more, not {options.rounds}.")
+    for name, number in (("rounds", options.rounds), ("vocabulary", options.vocabulary)):
+        if number is not None and number < 1:
+            raise UserError(f"run.{name} must be 1 or more, not {number}.")
     loads = [Load(concurrency=number) for number in options.concurrency]
     loads += [Load(rate=rate, burstiness=options.burstiness) for rate in options.rate]
     return loads or [Load()]
@@ -104,13 +106,13 @@ async def _run(options: Bench.Options, works: Sequence[Workload], loads: Sequenc
                 for _ in range(options.repeat):
                     line, curves = await _one(server, work, load, options)
                     lines.append((line, curves))
-                    _tell(line, Path(options.out) if options.out else None)
+                    _tell(line, options.out)
     finally:
         server.pool.close()
-    if options.plot:
+    if options.plot is not None:
         from plugins.apps.bench.plot import draw
 
-        Path(options.plot).write_text(draw(lines), encoding="utf-8")
+        write_text("plot", options.plot, draw(lines))
         _say(f"the plot is in {options.plot}")
     return 1 if any(line["failed"] for line, _ in lines) else 0
 
@@ -189,11 +191,10 @@ def _check(item: Item, answer: Answer) -> None:
         answer.error = "no token came"
 
 
-def _tell(line: dict[str, Any], out: Path | None) -> None:
+def _tell(line: dict[str, Any], out: str | None) -> None:
     print(json.dumps(line), flush=True)
     if out is not None:
-        with out.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_line("out", out, json.dumps(line))
     for text in summary(line):
         _say(text)
     for error, count in line["errors"].items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
+from plugins.apps.output_files import writing
 
 if TYPE_CHECKING:
+    from torch.profiler import profile
+
     from core.llm import LLM
     from plugins.apps.bench.workloads import Workload
 
@@ -56,7 +60,7 @@ def device_times(events: Iterable[Mapping[str, Any]]) -> Times | None:
     return Times(until - first, busy, len(spans), gap)
 
 
-def show_trace(llm: LLM, work: Workload, path: Path, steps: int) -> None:
+def show_trace(llm: LLM, work: Workload, path: str, steps: int) -> None:
     """Let the requests of a workload decode, and write a trace of `steps` steps to `path`."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -73,8 +77,8 @@ def show_trace(llm: LLM, work: Workload, path: Path, steps: int) -> None:
         host = 1e6 * (time.perf_counter() - began) / steps
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-    profiler.export_chrome_trace(str(path))
-    for line in summary(host, device_times(_events(path)), running, steps):
+    events = _save(profiler, path)
+    for line in summary(host, device_times(events), running, steps):
         print(line, file=sys.stderr)
     print(f"trace of {steps} steps: {path} (open it in https://ui.perfetto.dev)", file=sys.stderr)
 
@@ -127,9 +131,22 @@ def summary(host: float, device: Times | None, running: int, steps: int) -> list
     ]
 
 
-def _events(path: Path) -> list[dict[str, Any]]:
-    data = path.read_bytes()
-    if data[:2] == b"\x1f\x8b":
-        data = gzip.decompress(data)
+def _save(profiler: profile, path: str) -> list[dict[str, Any]]:
+    """Write what was traced. -> its events. UserError if it cannot be written.
+
+    torch tells nobody when it cannot, and puts another file in the place of a device or a link.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(whole))
+        try:
+            data = whole.read_bytes()
+        except FileNotFoundError:
+            raise UserError(
+                f"run.trace: torch cannot write its trace to {folder}. Make room there, or set "
+                "TMPDIR to another place."
+            ) from None
+    with writing("trace", path):
+        Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
     events: list[dict[str, Any]] = json.loads(data)["traceEvents"]
     return events

@@ -17,8 +17,10 @@ Every request has a fixed number of output tokens (ends of text are ignored), id
 from __future__ import annotations
 
 import hashlib
+import inspect
+import math
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -26,6 +28,8 @@ from core.errors import UserError
 
 LARGEST_ID = 10_000
 TEMPERATURE = 0.6
+MOST_TOKENS = 100_000_000  # of a workload, so that a slip of the pen does not fill the memory
+LEAST_RATE = 1e-6  # requests a second
 
 STANDARD = (
     *(f"nanobench:{seed}" for seed in (0, 1, 2)),
@@ -77,35 +81,33 @@ class Workload:
         digest = hashlib.sha256()
         for item in self.items:
             head = [len(item.prompt), item.output, round(item.arrival * 1e6)]
-            digest.update(array("i", head + item.prompt).tobytes())
+            size = "i" if max(head) < 2**31 else "q"  # half an hour in microseconds needs more
+            digest.update(array(size, head + item.prompt).tobytes())
         return digest.hexdigest()[:12]
 
 
 def workload(name: str) -> Workload:
-    """The workload called `name`. UserError for an unknown kind or wrong numbers."""
+    """The workload called `name`. UserError for an unknown kind, or numbers that make none."""
     kind, *numbers = name.split(":")
     if kind not in KINDS:
         raise UserError(f"no workload is called {name!r}. Kinds: {', '.join(KINDS)}.")
     try:
-        values = [float(n) if "." in n else int(n) for n in numbers]
-        made = KINDS[kind](*values)
-    except (TypeError, ValueError) as error:
-        forms = next(
-            line.split()[0] for line in (__doc__ or "").splitlines() if f" {kind}:" in line
-        )
-        raise UserError(f"workload {name!r} is not of the form {forms}: {error}.") from None
-    if not made.items:
-        raise UserError(f"workload {name!r} has no requests.")
-    return made
+        return KINDS[kind](*_values(kind, numbers))
+    except ValueError as error:
+        form = next(line.split()[0] for line in (__doc__ or "").splitlines() if f" {kind}:" in line)
+        raise UserError(f"workload {name!r}, of the form {form}, cannot be: {error}.") from None
 
 
 def workloads(names: Iterable[str]) -> list[Workload]:
-    """The workloads called `names`; "standard" stands for the standard set."""
-    return [
+    """The workloads called `names`; "standard" stands for the standard set. UserError if none."""
+    made = [
         workload(name)
         for given in names
         for name in (STANDARD if given == "standard" else (given,))
     ]
+    if not made:
+        raise UserError(f"no workload is named. Name some, such as {STANDARD[0]}, or standard.")
+    return made
 
 
 def nanobench(
@@ -139,15 +141,25 @@ def shared_prefix(
     seed: int = 31,
     groups: int = 1,
 ) -> Workload:
+    if min(prefix, suffix) < 0:
+        raise ValueError("a prompt cannot have a part of less than no tokens")
+    _check(n, (prefix + suffix, prefix + suffix), (out, out))
+    if not 1 <= groups <= n:
+        raise ValueError(f"{n} requests cannot be {groups} groups")
     draw = Random(seed)
     beginnings = [_ids(draw, prefix) for _ in range(groups)]
     items = [Item(beginnings[i % groups] + _ids(draw, suffix), out) for i in range(n)]
     name = f"shared_prefix:{n}:{prefix}:{suffix}:{out}:{seed}:{groups}"
-    return Workload(name, items, shared=max(0, n - groups) * prefix)
+    return Workload(name, items, shared=(n - groups) * prefix)
 
 
 def mixed(n: int = 128, rate: float = 16, seed: int = 41, long_percent: int = 20) -> Workload:
     """Arrivals at `rate` a second; long prompts have short answers."""
+    _check(n, (64, 3072), (16, 256))
+    if not LEAST_RATE <= rate < math.inf:
+        raise ValueError(f"{rate} requests a second do not come; {LEAST_RATE:f} is the least")
+    if not 0 <= long_percent <= 100:
+        raise ValueError(f"{long_percent} percent is no part of the requests")
     draw, arrival, items = Random(seed), 0.0, []
     for _ in range(n):
         arrival += draw.expovariate(rate)
@@ -155,7 +167,8 @@ def mixed(n: int = 128, rate: float = 16, seed: int = 41, long_percent: int = 20
         tokens_in = draw.randint(*((2048, 3072) if long else (64, 512)))
         tokens_out = draw.randint(*((16, 64) if long else (64, 256)))
         items.append(Item(_ids(draw, tokens_in), tokens_out, arrival))
-    return Workload(f"mixed:{n}:{rate:g}:{seed}:{long_percent}", items)
+    shown = str(rate).removesuffix(".0")
+    return Workload(f"mixed:{n}:{shown}:{seed}:{long_percent}", items)
 
 
 def uniform(
@@ -175,6 +188,36 @@ KINDS: dict[str, Callable[..., Workload]] = {
 }
 
 
+def _values(kind: str, texts: Sequence[str]) -> list[float]:
+    """The numbers of a name. ValueError for what is none, and where too few or too many are."""
+    names = inspect.signature(KINDS[kind])
+    try:
+        names.bind(*texts)
+    except TypeError as error:
+        raise ValueError(error) from None
+    return [_value(name, text) for name, text in zip(names.parameters, texts, strict=False)]
+
+
+def _value(name: str, text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        if name == "rate":
+            return float(text)
+        raise ValueError(f"{name} is {text!r:.50}, and must be a whole number") from None
+
+
+def _check(n: int, tokens_in: tuple[int, int], tokens_out: tuple[int, int]) -> None:
+    """ValueError unless there can be `n` requests, each pair being the least and most tokens."""
+    if n < 1:
+        raise ValueError("it has no requests")
+    for what, (least, most) in (("prompts", tokens_in), ("answers", tokens_out)):
+        if not 1 <= least <= most:
+            raise ValueError(f"it has no {what} of {least} to {most} tokens")
+    if n * (tokens_in[1] + tokens_out[1]) > MOST_TOKENS:
+        raise ValueError(f"it would have more than {MOST_TOKENS:,} tokens")
+
+
 def _ids(draw: Random, n: int) -> list[int]:
     return [draw.randint(0, LARGEST_ID) for _ in range(n)]
 
@@ -182,6 +225,7 @@ def _ids(draw: Random, n: int) -> list[int]:
 def _between(
     draw: Random, n: int, tokens_in: tuple[int, int], tokens_out: tuple[int, int]
 ) -> list[Item]:
+    _check(n, tokens_in, tokens_out)
     # all prompts first, each length just before its ids, then all output lengths
     prompts = [_ids(draw, draw.randint(*tokens_in)) for _ in range(n)]
     return [Item(prompt, draw.randint(*tokens_out)) for prompt in prompts]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from core.errors import UserError
 from core.interfaces import App
 from core.visible import visible
+from plugins.apps.output_files import check_outputs, write_text
 from plugins.apps.plan.summary import Cache, cache_of, facts
 from plugins.apps.terminal import interactive, show_table
 
@@ -45,16 +45,17 @@ class Plan(App):
         )
 
     options: Options
-    needs_engine: ClassVar[bool] = False
 
     def run(self, config: Config) -> int:
-        from core.setup import check_weights, dtype_of, open_source, read_setup
+        from core.setup import check_source, dtype_of, open_source, read_setup
 
+        json = None if self.options.json == "-" else self.options.json
+        check_outputs(json=json, html=self.options.html, svg=self.options.svg)
         setup = read_setup(config)
         plan = setup.plan
         ranks = self._ranks(plan.tensor)
-        check_weights(config, setup)
-        with open_source(config, setup) as source:
+        with open_source(config, setup, values=False) as source:
+            check_source(config, setup, source)
             index = source.index()
         cache = cache_of(config, setup, dtype_of(config, setup))
         lines = facts(plan, index, cache)
@@ -80,7 +81,7 @@ class Plan(App):
         from plugins.apps.plan.page import render
 
         shown = content(
-            setup.checkpoint.path.resolve().name,
+            setup.checkpoint.name,
             setup.plan,
             index,
             dtype_of(config, setup),
@@ -90,7 +91,7 @@ class Plan(App):
         )
         for template, path in wanted.items():
             if path is not None:
-                _save(template.split(".")[1], path, render(template, shown))
+                write_text(template.split(".")[1], path, render(template, shown))
 
     def _ranks(self, count: int) -> list[int]:
         rank = self.options.rank
@@ -128,13 +129,4 @@ class Plan(App):
             print(text)
         else:
             assert self.options.json is not None
-            _save("json", self.options.json, text + "\n")
-
-
-def _save(option: str, path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"run.{option}: {path} cannot be written ({error.strerror}). Choose another place."
-        ) from error
+            write_text("json", self.options.json, text + "\n")

@@ -60,12 +60,12 @@ class FlashAttention(AttentionBackend):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata
     ) -> Tensor:
-        prompts: Prompts | None = meta.private[self]
+        prompts: list[Prompts] | None = meta.private[self]
         n = meta.decodes
         parts = []
         if n:
             pages, lengths = meta.page_table[:n], meta.context_len[:n]
             parts.append(self._flash.decode(q[:n, None], cache, pages, lengths).squeeze(1))
         if prompts is not None:
-            parts.append(self._prompts.forward(q[n:], k[n:], v[n:], cache, meta, prompts))
+            parts.append(self._prompts.forward(q[n:], k[n:], v[n:], cache, prompts))
         return parts[0] if len(parts) == 1 else torch.cat(parts)

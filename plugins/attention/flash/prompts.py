@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,13 +12,16 @@ from torch import Tensor
 from core.types import AttentionMetadata, KVLayer
 from plugins.attention.flash.adapters import Flash, Flash2
 
+GATHERED = 1 << 17  # keys that are copied at once, unless a single request has more
+
 
 class Prompts(NamedTuple):
-    """The requests of a step that bring several tokens; B' of them."""
+    """Requests of a step that bring several tokens, and follow one another; B' of them."""
 
+    queries: slice  # which of the tokens behind those that decode are theirs; the last has the rest
     starts: tuple[Tensor, Tensor]  # [B' + 1] int32, of queries and of keys
     longest: tuple[int, int]
-    cached: bool  # some of their keys are from earlier steps
+    pages: Tensor | None  # [B', P], if some of their keys are from earlier steps
     tokens: Tensor | None  # [K] int64, where in the cache their keys are, if they are gathered
 
 
@@ -26,14 +30,15 @@ class FlashPrompts:
 
     Without cached tokens the step's own keys and values are read. Otherwise they are read from the
     cache page by page, if the generation can, or gathered: that is a copy of what the requests
-    attend to, small beside the products of hundreds of query tokens with it.
+    attend to, small beside the products of hundreds of query tokens with it. As requests may have
+    much of it in common, there is no end to what all of them attend to: so they are taken in turns.
     """
 
     def __init__(self, flash: Flash) -> None:
         self._flash = flash
         self._paged = flash if isinstance(flash, Flash2) and flash.fits_pages else None
 
-    def plan(self, meta: AttentionMetadata) -> Prompts:
+    def plan(self, meta: AttentionMetadata) -> list[Prompts]:
         """Once a step. The lengths of the requests must be known on the host."""
         first = meta.decodes
         counts, lengths = meta.query_lens[first:], meta.context_lens[first:]
@@ -41,15 +46,29 @@ class FlashPrompts:
         queries = meta.query_start[first:]
         if first:
             queries = queries - queries[0]
-        longest = (max(counts), max(lengths))
         if counts == lengths:
-            return Prompts((queries, queries), longest, cached=False, tokens=None)
-        contexts = meta.context_len[first:]
-        keys = F.pad(contexts.cumsum(0, dtype=torch.int32), (1, 0))
-        tokens = None
-        if self._paged is None:
-            tokens = self._tokens(meta.page_table[first:], contexts, keys, sum(lengths))
-        return Prompts((queries, keys), longest, cached=True, tokens=tokens)
+            longest = max(counts)
+            return [Prompts(slice(0, None), (queries, queries), (longest, longest), None, None)]
+        contexts, pages = meta.context_len[first:], meta.page_table[first:]
+        found, begun = [], 0
+        for part in [slice(0, len(counts))] if self._paged else _turns(lengths):
+            keys = F.pad(contexts[part].cumsum(0, dtype=torch.int32), (1, 0))
+            starts = queries[part.start : part.stop + 1]
+            until = begun + sum(counts[part])
+            tokens = None
+            if self._paged is None:
+                tokens = self._tokens(pages[part], contexts[part], keys, sum(lengths[part]))
+            found.append(
+                Prompts(
+                    slice(begun, until if part.stop < len(counts) else None),
+                    (starts - starts[0] if part.start else starts, keys),
+                    (max(counts[part]), max(lengths[part])),
+                    pages[part],
+                    tokens,
+                )
+            )
+            begun = until
+        return found
 
     def _tokens(self, pages: Tensor, contexts: Tensor, starts: Tensor, total: int) -> Tensor:
         """Place in the cache [total] of every token that the requests attend to, in order."""
@@ -60,21 +79,30 @@ class FlashPrompts:
         return pages[of, block].long() * size + (position - block * size)
 
     def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        cache: KVLayer,
-        meta: AttentionMetadata,
-        prompts: Prompts,
+        self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, prompts: Sequence[Prompts]
     ) -> Tensor:
         """q [T', H, D], k and v [T', KV, D], of the tokens behind those that decode -> as q."""
-        if prompts.cached and self._paged is not None:
-            pages = meta.page_table[meta.decodes :]
-            return self._paged.paged_prompts(q, cache, pages, prompts.starts, prompts.longest)
+        parts = [self._some(q[p.queries], k, v, cache, p) for p in prompts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _some(self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, prompts: Prompts) -> Tensor:
+        if prompts.pages is not None and self._paged is not None:
+            starts, longest = prompts.starts, prompts.longest
+            return self._paged.paged_prompts(q, cache, prompts.pages, starts, longest)
         if prompts.tokens is not None:
             k, v = (_gather(x, prompts.tokens) for x in cache)
         return self._flash.prompts(q, k, v, prompts.starts, prompts.longest)
+
+
+def _turns(lengths: Sequence[int]) -> Iterator[slice]:
+    """Requests of together at most `GATHERED` keys, or single ones."""
+    begun = total = 0
+    for at, length in enumerate(lengths):
+        if at > begun and total + length > GATHERED:
+            yield slice(begun, at)
+            begun, total = at, 0
+        total += length
+    yield slice(begun, len(lengths))
 
 
 def _gather(cache: Tensor, tokens: Tensor) -> Tensor:

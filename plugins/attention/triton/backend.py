@@ -19,7 +19,7 @@ from plugins.attention.flash.prompts import FlashPrompts, Prompts
 if TYPE_CHECKING:
     from plugins.attention.triton.launch import Work
 
-    Plan = tuple[Work, Prompts | None]
+    Plan = tuple[Work, list[Prompts] | None]
 
 log = logging.getLogger("plait")
 
@@ -89,6 +89,12 @@ class TritonAttention(AttentionBackend):
             reasons.append(
                 f"a cache of {cached} is not one of float32, float16, bfloat16 and float8_e4m3fn"
             )
+        elif (
+            cached == torch.float8_e4m3fn
+            and shape.device == "cuda"
+            and torch.cuda.get_device_capability() < (8, 9)
+        ):
+            reasons.append(f"a cache of {cached} needs a device of compute capability 8.9 or above")
         return reasons
 
     def __init__(self, shape: AttentionShape, options: Options) -> None:
@@ -158,13 +164,13 @@ class TritonAttention(AttentionBackend):
         n = work.decodes
         if prompts is not None and n == 0:
             assert self._flash is not None
-            return self._flash.forward(q, k, v, cache, meta, prompts)
+            return self._flash.forward(q, k, v, cache, prompts)
         out = q.new_empty(q.shape)
         if n:
             self._launches.decode(q, cache, meta, work, out)
         if prompts is not None:
             assert self._flash is not None
-            out[n:] = self._flash.forward(q[n:], k[n:], v[n:], cache, meta, prompts)
+            out[n:] = self._flash.forward(q[n:], k[n:], v[n:], cache, prompts)
         elif work.requests > n:
             self._launches.prompt(q, cache, meta, work, out)
         return out

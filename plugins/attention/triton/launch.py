@@ -58,6 +58,7 @@ class Launches:
         self.blocks = -(-self.group // self.rows)
         self.pack = min(self.group & -self.group, MOST_ROWS)
         self.windowed = shape.window is not None
+        self.roomy = roomy(shape.device)
         self._room: tuple[Tensor, ...] = ()
 
     def plan(self, meta: AttentionMetadata) -> Work:
@@ -157,7 +158,7 @@ class Launches:
         self, q: Tensor, cache: KVLayer, meta: AttentionMetadata, work: Work, out: Tensor
     ) -> None:
         """The tokens of q [T, H, D] behind those that decode -> out."""
-        how = recipes.prompting(self.size, self.wide)
+        how = recipes.prompting(self.size, self.wide, self.roomy)
         requests = work.requests - work.decodes
         tiles = (len(q) - work.decodes) // (how.rows // self.pack) + requests
         PROMPT(
@@ -228,3 +229,11 @@ def _strides(cache: KVLayer) -> dict[str, int]:
     assert k.stride() == v.stride()
     assert k.stride(3) == 1
     return dict(zip(("PAGE_STRIDE", "TOKEN_STRIDE", "HEAD_STRIDE"), k.stride(), strict=False))
+
+
+def roomy(device: str) -> bool:
+    """Whether a block may have as much shared memory as on GPUs for data centers."""
+    if not device.startswith("cuda") or not torch.cuda.is_available():
+        return True
+    found: int = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    return found >= 160 << 10

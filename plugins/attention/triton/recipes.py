@@ -68,10 +68,11 @@ def decoding(
     return Decoding(splits, tile, least, warps, stages, ahead=groups <= MANY)
 
 
-def prompting(size: int, wide: bool = False) -> Prompting:
-    """For heads of `size` entries, a power of two; `wide`: products in float32."""
+def prompting(size: int, wide: bool = False, roomy: bool = True) -> Prompting:
+    """For heads of `size` entries, a power of two; `wide`: products in float32. Not `roomy`: a GPU
+    with 99 KiB of shared memory for a block, such as an L4 or a GeForce, instead of 163 or more."""
     if wide:
         return Prompting(16, 16, 4, 1)
     if size <= 128:
         return Prompting(128, 64, 8, 3)
-    return Prompting(64, 64, 4, 2)
+    return Prompting(64, 64 if roomy else 32, 4, 2)

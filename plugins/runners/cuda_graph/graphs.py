@@ -100,7 +100,6 @@ class Graphs(BySize[Graph]):
             rows = static.rows.with_truncation()
             again = capture(lambda: self._sample(static, rows, parts[-1].result))
         parts[-1].let_go()
-        static.mail.rest(size)  # the captured work has run once
         return Graph(static, parts, self._samples, again)
 
     def rehearse(self, size: int) -> None:

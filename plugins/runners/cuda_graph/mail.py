@@ -35,9 +35,17 @@ class Mail:
         self._padding = np.array([[nobody], [0], [-1]], np.int32)
         self._landed: list[Landed | None] = [None] * SLOTS
         self._slot = 0
+        self._certain = False  # whether the host knows whose turn it is on the device
 
     def post(self, decodes: Decodes, size: int) -> None:
-        """Write a step's columns, padded to `size` requests, where its graph will read them."""
+        """Write a step's columns, padded to `size` requests, where its graph will read them.
+
+        `sent` follows. Where it does not, because Ctrl-C or an error came in between, the device
+        may have taken that turn or not, and the next step begins to count anew.
+        """
+        if not self._certain:
+            self._begin_anew()
+        self._certain = False
         if (before := self._landed[self._slot]) is not None:
             before.keep()
             self._landed[self._slot] = None
@@ -53,14 +61,24 @@ class Mail:
         landed = Landed(self.ids[self._slot, :count])
         self._landed[self._slot] = landed
         self._slot = (self._slot + 1) % SLOTS
+        self._certain = True
         return landed
 
     def rest(self, size: int) -> None:
-        """Wait until nothing is under way, and leave nothing but padding to be read."""
+        """Wait until nothing is under way, and leave nothing but padding to be read.
+
+        What runs then, in order to be captured, may take turns that nobody counts.
+        """
+        self._certain = False
+        self._begin_anew()
+        self._news[:, : 3 * size].reshape(SLOTS, 3, size)[:] = self._padding
+
+    def _begin_anew(self) -> None:
+        if self.turn.is_cuda:
+            torch.cuda.synchronize(self.turn.device)  # a step that was not sent has no event
         for landed in self._landed:
             if landed is not None:
                 landed.keep()
         self._landed = [None] * SLOTS
-        self._news[:, : 3 * size].reshape(SLOTS, 3, size)[:] = self._padding
         self.turn.zero_()
         self._slot = 0

@@ -62,8 +62,8 @@ class Batch(App):
                     f"run.output: {target} has {strange} answers to requests that {source} does "
                     "not have. Choose another file."
                 )
-            left = len(asked) - len(done)
-            _say(f"{len(asked)} requests, {len(done)} answered before")
+            left = asked.outside(done)  # an answer may stand there more than once
+            _say(f"{len(asked)} requests, {len(asked) - left} answered before")
             if left:
                 status = self._answer(config, answers, done, left, counts)
                 if status:

@@ -38,7 +38,6 @@ class Counts:
 
     well: int = 0
     failed: int = 0
-    tokens: int = 0
 
 
 async def run(
@@ -71,7 +70,6 @@ async def run(
                 tokens = usage.completion_tokens if usage else 0
             else:
                 counts.failed += 1
-            counts.tokens += tokens
             progress(tokens)
 
     tasks = [asyncio.ensure_future(one_after_another()) for _ in range(at_once)]

@@ -9,17 +9,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from plugins.serve.endpoints.bodies import read_json
-from plugins.serve.endpoints.chat_prompts import chat_prompt, form_of_call
+from plugins.serve.endpoints.chat_forms import chat_form
+from plugins.serve.endpoints.chat_prompts import chat_prompt
 from plugins.serve.endpoints.chat_writer import ChatWishes, ChatWriter
 from plugins.serve.endpoints.exchange import Exchange, PromptWork
 from plugins.serve.endpoints.frames import Frames, encode
 from plugins.serve.endpoints.serving import Serving
 from plugins.serve.protocol.chat import ChatRequest
 from plugins.serve.protocol.chat_answers import ChatCompletion
-from plugins.serve.protocol.errors import ApiError
 from plugins.serve.protocol.reading import read
 from plugins.serve.protocol.sampling import check_stream, sampling_params
-from plugins.serve.protocol.structured import wanted_form
 from plugins.serve.protocol.usage import Usage, usage
 from plugins.serve.text.scores import as_vllm
 
@@ -34,16 +33,9 @@ async def chat(request: Request) -> Response | Exchange:
     asked.check()
     check_stream(asked)
     priority = serving.check_priority(asked.priority)
-    form = wanted_form(asked)
-    if called := form_of_call(asked) if serving.holds_forms else None:
-        if form is not None:
-            raise ApiError(
-                f"tool_choice asks for a call, and {form.field} for another form. Choose one.",
-                param="tool_choice",
-                code="invalid_value",
-            )
-        form = called
+    form = chat_form(serving, asked)
     params = sampling_params(asked, serving.defaults, form, **asked.decided())
+    serving.client.check_room(params.n)
     prompt, reading = await chat_prompt(serving, asked, raw, formed=form is not None)
     options = asked.stream_options
     wishes = ChatWishes(

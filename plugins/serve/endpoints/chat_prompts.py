@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from plugins.serve.protocol.chat import ChatRequest, NamedTool, for_template
 from plugins.serve.protocol.errors import ApiError
-from plugins.serve.protocol.structured import Form
 from plugins.serve.text.replies import Reading
 
 if TYPE_CHECKING:
     from core.interfaces import Dialect
     from plugins.serve.endpoints.serving import Serving
     from plugins.serve.text.prompts import ChatPrompt
-
-
-NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-"""What a tool takes that says nothing about it."""
 
 
 async def chat_prompt(
@@ -72,30 +67,6 @@ async def chat_prompt(
     return prompt, reading
 
 
-def form_of_call(asked: ChatRequest) -> Form | None:
-    """The form that an answer which has to be a call takes, behind how it begins."""
-    schemas = {
-        tool.function.name: NOTHING
-        if tool.function.parameters is None
-        else tool.function.parameters
-        for tool in asked.tools or ()
-    }
-    if isinstance(asked.tool_choice, NamedTool):
-        return Form({"json": schemas[asked.tool_choice.function.name]}, "tools")
-    if asked.tool_choice != "required":
-        return None
-    calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": name}, "arguments": schema},
-            "required": ["name", "arguments"],
-            "additionalProperties": False,
-        }
-        for name, schema in schemas.items()
-    ]
-    return Form({"json": {"anyOf": calls}}, "tools")
-
-
 def _begun(asked: ChatRequest, dialect: Dialect, formed: bool) -> str:
     """How an answer that has to be a call begins: the prompt ends with it."""
     if dialect.tool_call is None or asked.tool_choice in (None, "none", "auto"):
@@ -114,6 +85,8 @@ def _opened(dialect: Dialect, prompt: str, asked: ChatRequest, raw: Mapping[str,
         return False
     begin, end = dialect.thinking
     if asked.continue_final_message:
-        last = raw["messages"][-1].get("content")
-        return isinstance(last, str) and last.rfind(begin) > last.rfind(end)
+        last = raw["messages"][-1].get("content") or ""
+        if not isinstance(last, str):
+            last = "".join(part.get("text") or "" for part in last)
+        return last.rfind(begin) > last.rfind(end)
     return prompt.rstrip().endswith(begin)

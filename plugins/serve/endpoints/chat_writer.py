@@ -56,7 +56,7 @@ class ChatWriter:
         params, reading = wishes.params, wishes.reading
         # a single call ends the answer, so it has to be looked for in every piece
         follows = wishes.stream or (reading.tools and not reading.parallel)
-        self.answer = AnswerText(index, params, tokenizer, live=follows)
+        self.answer = AnswerText(index, prompt, params, tokenizer, live=follows)
         self.enough = False
         self.prompt_scores: list[Position | None] | None = None
         self._reply = Reply(reading, live=follows)
@@ -74,7 +74,7 @@ class ChatWriter:
 
     def take(self, piece: Piece) -> bytes:
         """News of the answer. -> an event, if it is streamed and there is anything to say."""
-        if piece.prompt_logprobs is not None:
+        if piece.prompt_logprobs is not None and self._index == 0:  # they are told once
             self.prompt_scores = of_prompt(self._prompt, piece.prompt_logprobs, self._tokenizer)
         answer, reply = self.answer, self._reply
         text = answer.take(piece)
@@ -117,7 +117,8 @@ class ChatWriter:
         finish = self._finish
         if not (said or scores or finish or self._wishes.ids):
             return b""
-        delta = Delta(None, said.content or None, said.reasoning or None, said.calls or None)
+        thought = said.reasoning or None
+        delta = Delta(None, said.content or None, thought, thought, said.calls or None)
         choice = ChunkChoice(self._index, delta, scores, finish)  # type: ignore[arg-type]
         if finish is not None:
             choice.stop_reason = self.answer.stop_reason
@@ -148,7 +149,7 @@ class ChatWriter:
         content, thoughts = "".join(self._content), "".join(self._thoughts)
         message = AnswerMessage(content=content or (None if self._calls or thoughts else ""))
         if thoughts:
-            message.reasoning_content = thoughts
+            message.reasoning = message.reasoning_content = thoughts
         if self._calls:
             for call in self._calls:
                 call.index = msgspec.UNSET

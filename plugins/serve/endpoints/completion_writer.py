@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from plugins.serve.endpoints.frames import Frames, encode
-from plugins.serve.protocol.completions import CompletionChoice
+from plugins.serve.protocol.completions import CompletionChoice, CompletionLogprobs
 from plugins.serve.protocol.usage import usage
 from plugins.serve.text.answers import AnswerText
+from plugins.serve.text.offsets import Offsets
 from plugins.serve.text.scores import as_vllm, for_completion, of_prompt
 
 if TYPE_CHECKING:
@@ -46,13 +47,16 @@ class CompletionWriter:
         tokenizer: TokenizerLike | None,
         wishes: Wishes,
     ) -> None:
-        self.answer = AnswerText(number, wishes.params, tokenizer, live=wishes.stream)
+        self.answer = AnswerText(number, prompt, wishes.params, tokenizer, live=wishes.stream)
         self.enough = False
-        self.prompt_scores: list[Position | None] | None = None  # of the n answers the first's
+        self.prompt_scores: list[Position | None] | None = None
         self._frames, self._index, self._prompt, self._wishes = frames, index, prompt, wishes
         self._tokenizer, self._echoed = tokenizer, echoed
         self._begun = False
-        self._sent_ids = self._scored_text = 0
+        self._sent_ids = 0
+        self._offsets: Offsets | None = None
+        if wishes.logprobs is not None:
+            self._offsets = Offsets(prompt, echoed, wishes.params, tokenizer)
         self._plain = wishes.logprobs is None and not (wishes.ids or wishes.usage)
         number_json = str(index).encode()
         self._front, self._back = frames.around(
@@ -96,19 +100,26 @@ class CompletionWriter:
         if wishes.only_prompt:
             choice.text, new_scores = "", []
             choice.finish_reason, choice.stop_reason = "length" if answer.finish else None, None
-        first = ""
+        if wishes.logprobs is not None:
+            choice.logprobs = self._scores(new_scores, wishes.logprobs)
         if not self._begun:
             choice.text = (self._echoed or "") + choice.text
-            if self._echoed is not None and wishes.logprobs is not None:
-                first = self._tokenizer.token_text(self._prompt[0]) if self._tokenizer else ""
-                new_scores = [*(self.prompt_scores or [None]), *new_scores]
             if wishes.prompt_logprobs and self.prompt_scores is not None:
                 choice.prompt_logprobs = as_vllm(self.prompt_scores)
-        if wishes.logprobs is not None and (new_scores or not wishes.stream):
-            choice.logprobs = for_completion(new_scores, wishes.logprobs, self._scored_text, first)
-            self._scored_text += sum(map(len, choice.logprobs.tokens))
         if wishes.ids:
             choice.token_ids = [] if wishes.only_prompt else answer.ids[self._sent_ids :]
             self._sent_ids = len(answer.ids)
             choice.prompt_token_ids = msgspec.UNSET if self._begun else self._prompt
         return choice
+
+    def _scores(self, new: list[Any], count: int) -> CompletionLogprobs | None:
+        """Of the new tokens; before the first of them of the prompt's, if it is echoed."""
+        assert self._offsets is not None
+        first, offsets = "", self._offsets.answer([token for token, _ in new])
+        if self._echoed is not None and not self._begun:
+            first = self._tokenizer.token_text(self._prompt[0]) if self._tokenizer else ""
+            new = [*(self.prompt_scores or [None]), *new]
+            offsets = [*self._offsets.prompt(), *offsets]
+        if not new and self._wishes.stream:
+            return None
+        return for_completion(new, count, offsets, first)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -14,9 +16,9 @@ from plugins.serve.endpoints.completion_writer import CompletionWriter, Wishes
 from plugins.serve.endpoints.exchange import Exchange, PromptWork
 from plugins.serve.endpoints.frames import Frames, encode
 from plugins.serve.endpoints.serving import Serving
-from plugins.serve.protocol.completions import Completion, CompletionRequest
+from plugins.serve.protocol.completions import USUAL_TOKENS, Completion, CompletionRequest
 from plugins.serve.protocol.reading import read
-from plugins.serve.protocol.sampling import check_stream, sampling_params
+from plugins.serve.protocol.sampling import check_prompts, check_stream, sampling_params
 from plugins.serve.protocol.structured import wanted_form
 from plugins.serve.protocol.usage import Usage, usage
 
@@ -30,16 +32,13 @@ async def completions(request: Request) -> Response | Exchange:
     asked.check()
     check_stream(asked)
     priority = serving.check_priority(asked.priority)
-    params = sampling_params(asked, serving.defaults, wanted_form(asked), **_decided(asked))
+    decided = _decided(asked, serving.defaults)
+    params = sampling_params(asked, serving.defaults, wanted_form(asked), **decided)
+    given = asked.prompts()
+    check_prompts(params, len(given))
+    serving.client.check_room(len(given) * params.n)
     special = asked.add_special_tokens is not False
-    prompts: list[list[int]] = []
-    for prompt in asked.prompts():
-        if isinstance(prompt, str):
-            prompts.append(await serving.prompts.encode(prompt, special))
-        else:
-            serving.check_ids(prompt, "prompt")
-            prompts.append(prompt)
-    echoed = await _echoed(serving, asked, prompts)
+    tokenizer = serving.prompts.tokenizer if serving.prompts.has_tokenizer else None
     options = asked.stream_options
     wishes = Wishes(
         params=params,
@@ -52,19 +51,23 @@ async def completions(request: Request) -> Response | Exchange:
     )
     tells_usage = bool(options and options.include_usage)
     frames = Frames("text_completion", "cmpl-", serving.info.model, tells_usage=tells_usage)
-    tokenizer = serving.prompts.tokenizer if serving.prompts.has_tokenizer else None
-    works = [
-        PromptWork(
-            ids,
-            [
-                CompletionWriter(
-                    frames, at * params.n + number, number, ids, echoed[at], tokenizer, wishes
-                )
-                for number in range(params.n)
-            ],
-        )
-        for at, ids in enumerate(prompts)
-    ]
+    works: list[PromptWork] = []
+    for prompt in given:
+        await asyncio.sleep(0)  # others have their turns between many prompts
+        if isinstance(prompt, str):
+            ids = await serving.prompts.encode(prompt, special)
+            serving.check_length(ids)
+        else:
+            ids = prompt
+            serving.check_length(ids)
+            serving.check_ids(ids, "prompt")
+        echoed = await _echoed(serving, asked, prompt, ids)
+        first = len(works) * params.n
+        writers = [
+            CompletionWriter(frames, first + number, number, ids, echoed, tokenizer, wishes)
+            for number in range(params.n)
+        ]
+        works.append(PromptWork(ids, writers))
 
     def total() -> Usage:
         return usage(
@@ -105,8 +108,11 @@ def _only_prompt(asked: CompletionRequest) -> bool:
     return bool(asked.echo) and asked.max_tokens == 0
 
 
-def _decided(asked: CompletionRequest) -> dict[str, Any]:
+def _decided(asked: CompletionRequest, defaults: Mapping[str, Any]) -> dict[str, Any]:
     decided: dict[str, Any] = {}
+    if asked.max_tokens is None and defaults.get("max_tokens") is None:
+        least = asked.min_tokens or defaults.get("min_tokens") or 0
+        decided["max_tokens"] = max(USUAL_TOKENS, least)
     if asked.logprobs is not None:
         decided["logprobs"] = asked.logprobs
         if asked.echo:
@@ -117,16 +123,12 @@ def _decided(asked: CompletionRequest) -> dict[str, Any]:
 
 
 async def _echoed(
-    serving: Serving, asked: CompletionRequest, prompts: list[list[int]]
-) -> list[str | None]:
-    """The text of each prompt, where it is wanted."""
+    serving: Serving, asked: CompletionRequest, prompt: str | list[int], ids: list[int]
+) -> str | None:
+    """The text of a prompt, where it is wanted."""
     if not asked.echo:
-        return [None] * len(prompts)
-    given = asked.prompts()
-    return [
-        prompt if isinstance(prompt, str) else await serving.prompts.decode(ids)
-        for prompt, ids in zip(given, prompts, strict=True)
-    ]
+        return None
+    return prompt if isinstance(prompt, str) else await serving.prompts.decode(ids)
 
 
 ROUTES = [Route("/v1/completions", completions, methods=["POST"])]

@@ -86,7 +86,7 @@ class Exchange:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            self._submit()
+            await self._submit()
             watch = asyncio.get_running_loop().create_task(self._watch(receive))
             try:
                 if self._stream:
@@ -100,8 +100,10 @@ class Exchange:
         finally:
             self._cancel()
 
-    def _submit(self) -> None:
+    async def _submit(self) -> None:
         for work in self.works:
+            if work is not self.works[0]:
+                await asyncio.sleep(0)  # others have their turns between many prompts
             work.submission = self._serving.client.submit(
                 work.ids, self._params, priority=self._priority, salt=self._salt
             )
@@ -121,7 +123,12 @@ class Exchange:
         await self._follow_all(None)
         if self._gone:
             return
-        body = self._whole()
+        if self._params.logprobs is None and self._params.prompt_logprobs is None:
+            body = self._whole()
+        else:  # that may take seconds, and others have their turns
+            body = await asyncio.to_thread(self._whole)
+            if self._gone:
+                return
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),

@@ -12,8 +12,6 @@ from plugins.serve.protocol.usage import Usage
 
 encode = msgspec.json.Encoder().encode
 
-NULL = b"null"
-
 
 class Frames:
     """The events of one request, around what is new in each."""

@@ -69,6 +69,15 @@ class Serving:
                 code="model_not_found",
             )
 
+    def check_length(self, ids: Sequence[int]) -> None:
+        """ApiError for a prompt of token ids that leaves no room for an answer."""
+        if len(ids) >= self.info.max_length:
+            raise ApiError(
+                f"The prompt has {len(ids)} tokens, and a request may hold {self.info.max_length} "
+                "with at least one for the answer. Shorten it.",
+                code="context_length_exceeded",
+            )
+
     def check_ids(self, ids: Sequence[int], field: str) -> None:
         """ApiError for numbers that are no token ids of this model."""
         end = self.info.vocab_size
@@ -103,19 +112,19 @@ def _holds_forms(config: Config) -> bool:
     """Whether the sampler's processor for structured outputs is there, with its packages."""
     chosen = getattr(config.sampler.options, "structured", None)
     name = chosen.get("use") if isinstance(chosen, Mapping) else chosen
-    if name is None or not registry.samplers.get(config.sampler.use).structured:
+    if not registry.samplers.get(config.sampler.use).structured:
         return False
-    try:
-        registry.processors.get(name)
-    except UserError:
-        return False
-    return True
+    # the plugin of the usual one may be switched off; other unknown names were refused before
+    found = name in registry.processors.names()
+    return found and not registry.processors.entry(name).missing()
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """What the engine had against a request, as an answer. Others are raised again."""
+    """What is wrong with a request, or the engine had against it. Others are raised again."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, UserError):
+        return ApiError(str(error), code="invalid_value")
     if isinstance(error, Refused):
         return refused(error.sentences)
     if isinstance(error, Busy):

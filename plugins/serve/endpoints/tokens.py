@@ -14,6 +14,8 @@ from plugins.serve.protocol.errors import ApiError
 from plugins.serve.protocol.reading import read
 from plugins.serve.protocol.tokens import DetokenizeRequest, Text, TokenizeRequest, Tokens
 
+TIMES = 8  # as many ids as a request may hold become text at once
+
 
 async def tokenize(request: Request) -> Response:
     """The token ids of a prompt or a chat."""
@@ -46,6 +48,13 @@ async def detokenize(request: Request) -> Response:
     serving: Serving = request.app.state.serving
     asked = read(await read_json(request), DetokenizeRequest)
     serving.check_model(asked.model)
+    if len(asked.tokens) > (most := TIMES * serving.info.max_length):
+        raise ApiError(
+            f"tokens holds {len(asked.tokens)} ids: at most {most} are allowed, {TIMES} times as "
+            "many as a request may hold.",
+            param="tokens",
+            code="invalid_value",
+        )
     serving.check_ids(asked.tokens, "tokens")
     text = await serving.prompts.decode(asked.tokens)
     return Response(encode(Text(text)), media_type="application/json")

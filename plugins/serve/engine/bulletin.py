@@ -1,4 +1,7 @@
-"""What came of each step, as one message for the server: cheap while nothing but ids is new."""
+"""What came of each step, as one message for the server: cheap while nothing but ids is new.
+
+A message may say "those of the message before", so all of them are put here, and nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -46,16 +49,22 @@ class Bulletin:
 
     def expect(self, id: str, number: int, params: SamplingParams) -> None:
         """A request was added to the engine; its first answer is `number` to the server."""
+        scored = params.prompt_logprobs is not None
         for index in range(params.n):
-            first = index == 0 and params.prompt_logprobs is not None
             self._told[answer_id(id, index, params.n)] = _Told(
-                number + index, index, params.logprobs is None, [] if first else None
+                number + index, index, params.logprobs is None, [] if scored else None
             )
 
     def forget(self, id: str, index: int | None, n: int) -> None:
         """Nobody wants to hear of this answer, or of all answers of the request."""
         for each in range(n) if index is None else [index]:
             self._told.pop(answer_id(id, each, n), None)
+
+    def never_ran(self, number: int, n: int, error: str) -> None:
+        """The answers to a prompt that could not be queued end with this error."""
+        self._settle()  # the message before is no longer that of a step
+        pieces = [Piece(index, [], finish="error", error=error) for index in range(n)]
+        self._put(News(pack([]), pack([]), [(number + piece.index, piece) for piece in pieces]))
 
     def __call__(self, plan: StepPlan, output: StepOutput | None, news: Sequence[Request]) -> None:
         """One step was taken in."""

@@ -103,6 +103,13 @@ class EngineClient:
         if self._process is not None:
             await asyncio.to_thread(_end, self._process, grace)
 
+    def check_room(self, answers: int) -> None:
+        """Whether so many more may wait: asked before work is done for a request, and so that one
+        of several prompts is not taken in by parts. Raises Busy, Refused, and EngineDead."""
+        if self._error is not None:
+            raise EngineDead(str(self._error))
+        self._waiting.check(answers)
+
     def submit(
         self,
         ids: Sequence[int],

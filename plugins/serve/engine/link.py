@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+from contextlib import suppress
 
 import msgspec
 
@@ -50,6 +51,11 @@ class Link:
                 raise Gone from error
             else:
                 del self._held[:sent]
+
+    def end(self) -> None:
+        """Nothing more is put: whoever reads at the other end comes to an end."""
+        with suppress(OSError):  # it may be closed already
+            self._socket.shutdown(socket.SHUT_WR)
 
     def receive(self, *, wait: bool) -> list[Request]:
         """Every request that is here. `wait`: sleep until there is one. Gone at the end."""

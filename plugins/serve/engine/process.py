@@ -12,7 +12,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from core import __version__
 from core.errors import EngineDead, UserError
@@ -20,6 +20,9 @@ from core.plugins.blame import account, brief
 from plugins.serve.engine.frames import Frames
 from plugins.serve.engine.link import Gone, Link
 from plugins.serve.engine.messages import EngineInfo, Failed, Ready
+
+if TYPE_CHECKING:
+    from core.engine import Engine
 
 log = logging.getLogger("plait")
 
@@ -48,26 +51,26 @@ def main(descriptor: int) -> int:
         log.setLevel(orders.log_level)
     except Exception as error:
         return _fail(Link(connection), error, ready=False)
-    link, ready = Link(connection), False
+    link, ready, status = Link(connection), False, 0
+    engine: Engine | None = None
     try:
         from core.engine import Engine
         from plugins.serve.engine.service import Service
 
         engine = Engine(orders.config)
-        try:
-            link.put(Ready(_info(engine, orders.name)))
-            link.flush()
-            ready = True
-            gc.collect()
-            gc.freeze()  # what lives as long as the process need not be looked at again
-            Service(engine, link).run()
-        finally:
-            engine.close()
+        link.put(Ready(_info(engine, orders.name)))
+        link.flush()
+        ready = True
+        gc.collect()
+        gc.freeze()  # what lives as long as the process need not be looked at again
+        Service(engine, link).run()
     except Gone:
-        return 0
+        pass
     except BaseException as error:
-        return _fail(link, error, ready=ready)
-    return 0
+        status = _fail(link, error, ready=ready)
+    if engine is not None:
+        engine.close()  # behind the news of its end, because it may wait for others
+    return status
 
 
 def _fail(link: Link, error: BaseException, *, ready: bool) -> int:
@@ -80,6 +83,7 @@ def _fail(link: Link, error: BaseException, *, ready: bool) -> int:
     with suppress(Gone):  # nobody is left to hear it
         link.put(Failed(by_user, text))
         link.flush()
+    link.end()
     return 1
 
 
@@ -126,4 +130,7 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1])))
+    if status := main(int(sys.argv[1])):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # threads that ask about requests may take for ever

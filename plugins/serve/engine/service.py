@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.asking import Asking
-from core.errors import UserError
+from core.errors import Mistakes, UserError
 from core.plugins.blame import brief
 from core.sampling.params import SamplingParams
 from plugins.serve.engine.bulletin import Bulletin
@@ -18,8 +18,6 @@ from plugins.serve.engine.messages import (
     Ask,
     Cancel,
     Counters,
-    News,
-    Piece,
     Rejected,
     Request,
     Submit,
@@ -108,14 +106,10 @@ class Service:
         try:
             if params is None:
                 params = SamplingParams(**asked.params)
+                self._check(params, asked.priority)
                 if (future := self._asking.start(params)) is not None:
                     self._asked[number] = Asked(asked, params, future, [])
                     return
-            if asked.priority and not self._engine.scheduler.reads_priority:
-                raise UserError(
-                    f"priority is {asked.priority}, and the scheduler of this server does not "
-                    "look at priorities. Leave it out."
-                )
             self._engine.add(
                 unpack(asked.ids),
                 params,
@@ -127,14 +121,29 @@ class Service:
             self._link.put(Rejected(number, str(error).splitlines()))
         except Exception as error:  # of a plugin, say, that looks at requests
             log.error("request %d could not be queued", number, exc_info=error)
+            self._link.put(Accepted(number))  # it is no mistake of whoever asks
             text = f"the request could not be queued. {brief(error)}"
-            pieces = [Piece(index, [], finish="error", error=text) for index in range(answers)]
-            others = [(number + piece.index, piece) for piece in pieces]
-            self._link.put(News(b"", b"", others))
+            self._bulletin.never_ran(number, answers, text)
         else:
             self._bulletin.expect(str(number), number, params)
             self._answers[number] = params.n
             self._link.put(Accepted(number))
+
+    def _check(self, params: SamplingParams, priority: int) -> None:
+        """UserError for what would run, and not give what was asked for."""
+        mistakes = Mistakes()
+        for key, value in (params.extra_args or {}).items():
+            if value is not None and self._engine.observers.reads(key):
+                mistakes.add(
+                    f"extra_args: {key} asks for what a server cannot send. Leave it out, or ask "
+                    "core.LLM for it."
+                )
+        if priority and not self._engine.scheduler.reads_priority:
+            mistakes.add(
+                f"priority is {priority}, and the scheduler of this server does not look at "
+                "priorities. Leave it out."
+            )
+        mistakes.tell()
 
     def _cancel(self, cancel: Cancel) -> None:
         number, index = cancel.number, cancel.index

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Collection
 from typing import TextIO
 
+from core.children import command, module_path
+
 PROGRAM = "plugins.serve.engine.process"
 
 
@@ -23,11 +25,11 @@ def start_process(without: Collection[str] = ()) -> tuple[subprocess.Popen[bytes
     with theirs:
         # not multiprocessing's spawn: that would import the caller's main script again
         process = subprocess.Popen(
-            [sys.executable, "-m", PROGRAM, str(theirs.fileno())],
+            command(PROGRAM, str(theirs.fileno())),
             pass_fds=[theirs.fileno()],
             env={
                 **{name: value for name, value in os.environ.items() if name not in without},
-                "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+                "PYTHONPATH": module_path(),
             },
             stdin=subprocess.PIPE,
             stdout=sys.stderr.fileno() if _has_descriptor(sys.stderr) else subprocess.DEVNULL,

@@ -27,7 +27,10 @@ class Waiting:
         """Raises Busy when so many more are too many, and Refused when they always would be."""
         if count > self.most:
             raise Refused(
-                [f"n is {count}, and no more than {self.most} answers can wait in this server."]
+                [
+                    f"the request asks for {count} answers, and no more than {self.most} can wait "
+                    "in this server. Split it."
+                ]
             )
         if len(self) + count > self.most:
             raise Busy(self.seconds())

@@ -2,12 +2,12 @@
 
 const ADVICE = {
   401: "The server asks for an API key. Enter it under Settings.",
-  403: "The server does not take this API key.",
   413: "That is too long for the server.",
   429: "The server is busy: too many requests are waiting.",
   502: "Something between here and the server has failed.",
-  503: "The engine is gone. Whoever runs the server must start it again.",
+  503: "The server cannot answer now.",
 };
+const ENGINE_GONE = "The engine is gone. Whoever runs the server must start it again.";
 
 /** A failure that can be shown as it is. */
 export class Failure extends Error {
@@ -40,17 +40,18 @@ export async function ask(path, { body, key, signal } = {}) {
 }
 
 async function failure(answer) {
-  let told = "";
+  let told = {};
   try {
-    told = (await answer.json()).error?.message ?? "";
+    told = (await answer.json()).error ?? {};
   } catch {
     // not JSON: the status has to do
   }
-  const parts = [ADVICE[answer.status], told].filter(Boolean);
+  const advice = told.code === "engine_stopped" ? ENGINE_GONE : ADVICE[answer.status];
+  const parts = [advice, told.message].filter(Boolean);
   if (!parts.length) parts.push(`The server answered with status ${answer.status}.`);
   const wait = answer.headers.get("Retry-After");
   if (wait) parts.push(`Try again in ${wait} seconds.`);
-  return new Failure(answer.status === 400 && told ? told : parts.join(" "), answer.status);
+  return new Failure(parts.join(" "), answer.status);
 }
 
 /** The events of a stream as parsed JSON, until [DONE]. Throws Failure for an error among them. */

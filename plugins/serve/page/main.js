@@ -60,6 +60,7 @@ async function answer() {
   running?.abort();
   const stopper = (running = new AbortController());
   busy(true);
+  let whole = false;
   let drawing = 0;
   const draw = () => {
     drawing = 0;
@@ -74,10 +75,11 @@ async function answer() {
       drawing ||= requestAnimationFrame(draw);
     }
     made.end(stopper.signal.aborted ? "Stopped." : "");
+    whole = made.text !== "";
   } catch (error) {
     if (stopper.signal.aborted) made.end("Stopped.");
     else made.end(error instanceof Failure ? error.message : `The page failed: ${error.message}`, true);
-    if (error.status === 401 || error.status === 403) {
+    if (error.status === 401) {
       settings.open(true);
       $("key").focus();
     }
@@ -85,8 +87,9 @@ async function answer() {
   if (running === stopper) {
     running = null;
     busy(false);
+    if (stopper.signal.aborted) $("status").textContent = "Stopped.";
+    else if (whole) $("status").textContent = "The answer is complete.";
   }
-  $("status").textContent = made.text ? "The answer is complete." : "";
   stay();
 }
 
@@ -190,10 +193,7 @@ function listen() {
     sessionStorage.setItem("plait.theme", dark ? "light" : "dark");
   });
   $("show-settings").addEventListener("click", () => settings.open($("settings").hidden));
-  $("hide-settings").addEventListener("click", () => {
-    settings.open(false);
-    $("show-settings").focus();
-  });
+  $("hide-settings").addEventListener("click", () => settings.open(false));
   $("key").addEventListener("change", name);
   $("key-form").addEventListener("submit", (event) => event.preventDefault());
 }

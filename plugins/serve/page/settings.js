@@ -24,6 +24,7 @@ export function build() {
   $("thinking").checked = kept.thinking ?? true;
   $("key").value = sessionStorage.getItem(KEY) ?? "";
   $("settings").addEventListener("input", keep);
+  narrow.addEventListener("change", cover);
   $("reset").addEventListener("click", () => {
     for (const { name } of NUMBERS) show(name, "");
     keep();
@@ -86,9 +87,21 @@ export function fields() {
 /** The first control whose value is none, for the reader to mend; null: all are well. */
 export const wrong = () => NUMBERS.map(({ name }) => $(name)).find((box) => !box.validity.valid) ?? null;
 
+const narrow = matchMedia("(max-width: 1099px)"); // where style.css lays the panel over the page
+
+/** What an open panel lies over cannot be reached; the focus is where it can be seen. */
+function cover() {
+  const covers = narrow.matches && !$("settings").hidden;
+  if (covers && !$("settings").contains(document.activeElement)) $("hide-settings").focus();
+  for (const part of document.querySelectorAll("header, main, #composer")) part.inert = covers;
+}
+
 /** Opens or closes the panel. */
 export function open(wanted) {
+  const inside = $("settings").contains(document.activeElement);
   $("settings").hidden = !wanted;
   document.body.classList.toggle("with-settings", wanted);
   $("show-settings").setAttribute("aria-expanded", String(wanted));
+  cover();
+  if (inside && !wanted) $("show-settings").focus();
 }

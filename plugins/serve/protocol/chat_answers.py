@@ -57,7 +57,8 @@ class AnswerMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
     content: str | None
     refusal: None = None
-    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType = msgspec.UNSET  # what was thought
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET  # the same, by its older name
     tool_calls: list[CalledTool] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -90,7 +91,8 @@ class Delta(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
-    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None  # the same
     tool_calls: list[CalledTool] | None = None
 
 

@@ -13,6 +13,7 @@ from plugins.serve.protocol.sampling import GenerationRequest, bounds
 from plugins.serve.protocol.usage import Usage
 
 MOST_PROMPTS = 1024
+USUAL_TOKENS = 16  # of an answer, where neither the request nor the model says; OpenAI's and vLLM's
 
 PROMPT_SCHEMA: dict[str, Any] = {
     "anyOf": [

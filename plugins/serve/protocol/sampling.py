@@ -17,7 +17,16 @@ MOST_ANSWERS = 128  # n, as OpenAI has it
 MOST_LOGPROBS = 20  # the best tokens of a position
 MOST_STOPS = 64
 MOST_BAD_WORDS = 256
+LONGEST_BAD_WORD = 128  # characters
+MOST_CHARACTERS = 16_384  # of all stop strings together, and of all bad words
+MOST_STOP_IDS = 1024
+MOST_ALLOWED_IDS = 2**18  # vocabularies are no larger
+MOST_BIASES = 16_384
+MOST_FOR_PROMPTS = 2**20
+"""Entries of lists, and characters of texts, times the prompts: the engine reads them for each."""
 INT32 = 2**31 - 1
+PENALTY, BIAS = (0.01, 100), (-100, 100)
+"""Of repetition_penalty and logit_bias. Beyond, logits would be infinite, and nothing be drawn."""
 
 
 def bounds(low: float, high: float, **more: Any) -> Meta:
@@ -25,7 +34,14 @@ def bounds(low: float, high: float, **more: Any) -> Meta:
     return Meta(extra_json_schema={"minimum": low, "maximum": high, **more})
 
 
-TokenIds = Annotated[list[int], Meta(extra_json_schema={"items": {"type": "integer"}})]
+# a list with more entries is refused before they are looked at
+StopIds = Annotated[list[int], Meta(max_length=MOST_STOP_IDS)]
+AllowedIds = Annotated[list[int], Meta(max_length=MOST_ALLOWED_IDS)]
+Biases = Annotated[dict[str, Annotated[float, bounds(*BIAS)]], Meta(max_length=MOST_BIASES)]
+BadWords = Annotated[
+    list[Annotated[str, Meta(max_length=LONGEST_BAD_WORD)]],
+    Meta(extra_json_schema={"maxItems": MOST_BAD_WORDS}),
+]
 Stop = Annotated[
     str | list[str],
     Meta(
@@ -66,19 +82,19 @@ class GenerationRequest(StructuredFields, kw_only=True):
     seed: Annotated[int, bounds(-(2**63), 2**63 - 1)] | None = None
     presence_penalty: Annotated[float, bounds(-2, 2)] | None = None
     frequency_penalty: Annotated[float, bounds(-2, 2)] | None = None
-    logit_bias: dict[str, Annotated[float, bounds(-100, 100)]] | None = None
+    logit_bias: Biases | None = None
 
     top_k: Annotated[int, bounds(-1, INT32)] | None = None
     min_p: Annotated[float, bounds(0, 1)] | None = None
-    repetition_penalty: Annotated[float, bounds(0.01, 100)] | None = None
+    repetition_penalty: Annotated[float, bounds(*PENALTY)] | None = None
     min_tokens: Annotated[int, bounds(0, INT32)] | None = None
-    stop_token_ids: TokenIds | None = None
+    stop_token_ids: StopIds | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    bad_words: list[str] | None = None
-    allowed_token_ids: TokenIds | None = None
+    bad_words: BadWords | None = None
+    allowed_token_ids: AllowedIds | None = None
     prompt_logprobs: Annotated[int, bounds(0, MOST_LOGPROBS)] | None = None
     add_special_tokens: bool | None = None
     priority: Annotated[int, bounds(-INT32, INT32)] | None = None
@@ -117,6 +133,8 @@ def sampling_params(
     given |= decided
     if form is not None:
         given["structured_outputs"] = form.values
+    if lines := _too_large(given):
+        raise refused(lines)  # before anything else looks at every entry
     lines = _too_many(given)
     try:
         params = SamplingParams(**given)
@@ -130,11 +148,25 @@ def sampling_params(
 def own_defaults(generation_config: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters that a model's generation_config.json sets, by our names.
 
-    An answer may be as long as fits, unless max_new_tokens is there.
+    max_tokens is None unless max_new_tokens is there: a chat's answer may be as long as fits.
     """
     params = SamplingParams.from_defaults(generation_config)
     found = {name: getattr(params, name) for name in params.given}
     return found | {"max_tokens": generation_config.get("max_new_tokens")}
+
+
+def check_prompts(params: SamplingParams, prompts: int) -> None:
+    """ApiError for long lists that so many prompts would all have."""
+    each = len(params.allowed_token_ids or ()) + len(params.logit_bias or ())
+    each += sum(map(len, (*(params.stop or ()), *(params.bad_words or ()))))
+    if each * prompts > MOST_FOR_PROMPTS:
+        raise ApiError(
+            f"stop, bad_words, logit_bias and allowed_token_ids have {each} characters and entries "
+            f"for each of {prompts} prompts: at most {MOST_FOR_PROMPTS} are allowed for all of "
+            "them together. Split the request.",
+            param="prompt",
+            code="invalid_value",
+        )
 
 
 def check_stream(request: GenerationRequest) -> None:
@@ -159,6 +191,21 @@ def refused(sentences: list[str]) -> ApiError:
     )
 
 
+def _too_large(given: Mapping[str, Any]) -> list[str]:
+    """Texts that take long to look for, once for each answer, and memory with every character."""
+    lines = []
+    for name, most in (("stop", MOST_STOPS), ("bad_words", MOST_BAD_WORDS)):
+        found = given.get(name) or ()
+        texts = (found,) if isinstance(found, str) else found
+        if len(texts) > most:
+            lines.append(f"{name} has {len(texts)} entries: at most {most} are allowed.")
+        elif (characters := sum(map(len, texts))) > MOST_CHARACTERS:
+            lines.append(
+                f"{name} has {characters} characters: at most {MOST_CHARACTERS} are allowed."
+            )
+    return lines
+
+
 def _too_many(given: Mapping[str, Any]) -> list[str]:
     """What the engine could do and a server does not: one request must not occupy it all."""
     lines = []
@@ -167,17 +214,14 @@ def _too_many(given: Mapping[str, Any]) -> list[str]:
     for name in ("logprobs", "prompt_logprobs"):
         if not 0 <= (given.get(name) or 0) <= MOST_LOGPROBS:
             lines.append(f"{name} is {given[name]}: it must be from 0 to {MOST_LOGPROBS}.")
-    # beyond these, logits would be infinite and nothing could be drawn
-    if not 0.01 <= given.get("repetition_penalty", 1.0) <= 100:
+    low, high = PENALTY
+    if not low <= given.get("repetition_penalty", 1.0) <= high:
         lines.append(
-            f"repetition_penalty is {given['repetition_penalty']}: it must be from 0.01 to 100."
+            f"repetition_penalty is {given['repetition_penalty']}: it must be from {low} to {high}."
         )
-    if any(not -100 <= bias <= 100 for bias in given.get("logit_bias", {}).values()):
-        lines.append("logit_bias holds a number that is not from -100 to 100.")
-    for name, most in (("stop", MOST_STOPS), ("bad_words", MOST_BAD_WORDS)):
-        found = given.get(name) or ()
-        if not isinstance(found, str) and len(found) > most:
-            lines.append(f"{name} has {len(found)} entries: at most {most} are allowed.")
+    low, high = BIAS
+    if any(not low <= bias <= high for bias in given.get("logit_bias", {}).values()):
+        lines.append(f"logit_bias holds a number that is not from {low} to {high}.")
     try:
         msgspec.msgpack.encode(given.get("extra_args"))
     except (OverflowError, UnicodeEncodeError):

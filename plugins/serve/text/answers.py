@@ -24,9 +24,14 @@ class AnswerText:
     __slots__ = ("_answer", "_scored", "_shown", "cached", "request")
 
     def __init__(
-        self, index: int, params: SamplingParams, tokenizer: TokenizerLike | None, live: bool
+        self,
+        index: int,
+        prompt: list[int],
+        params: SamplingParams,
+        tokenizer: TokenizerLike | None,
+        live: bool,
     ) -> None:
-        self.request = Request("", [], params)
+        self.request = Request("", prompt, params)
         self._answer = Answer(index, self.request, tokenizer, live)
         self._shown = self._scored = self.cached = 0
 

@@ -114,6 +114,8 @@ class ObjectScanner:
         return at + 1
 
     def _grow(self, character: str, at: int) -> int:
+        if len(self._word) > 1 and (self._word[-2:] + character).isdigit():
+            return at + 1  # behind two digits a further one changes nothing
         word = self._word + character
         if not (any(w.startswith(word) for w in _WORDS) or _NUMBER_BEGUN.fullmatch(word)):
             return self._break(at)

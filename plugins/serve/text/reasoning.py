@@ -35,6 +35,8 @@ class ReasoningSplitter:
         if self._state == "said":
             return Divided("", text)
         self._held += text
+        if self._state == "thought" and not text.strip("\n"):
+            return Divided("", "")  # newlines wait for what comes next
         thought = said = ""
         if self._state == "start":
             begun = self._held.lstrip()
@@ -65,8 +67,7 @@ class ReasoningSplitter:
             self._state, self._held = "first said", held[end + len(self._close) :]
             return held[:end].rstrip("\n")
         cut = len(held) - begun_tag(held, self._close)
-        while cut and held[cut - 1] == "\n":  # goes if the closing tag comes next
-            cut -= 1
+        cut = len(held[:cut].rstrip("\n"))  # newlines go if the closing tag comes next
         self._held = held[cut:]
         return held[:cut]
 

@@ -42,11 +42,11 @@ def for_chat(
 
 
 def for_completion(
-    positions: Sequence[Position | None], count: int, start: int, first: str = ""
+    positions: Sequence[Position | None], count: int, offsets: list[int], first: str = ""
 ) -> CompletionLogprobs:
-    """`start`: characters of the text before these tokens. A position that is None has the text
-    `first` and no log probability: it is the prompt's first token."""
-    tokens, values, tops, offsets = [], [], [], []
+    """`offsets`: where each token begins in the text. A position that is None has the text `first`
+    and no log probability: it is the prompt's first token."""
+    tokens, values, tops = [], [], []
     for position in positions:
         if position is None:
             text, value, best = first, None, None
@@ -60,8 +60,6 @@ def for_completion(
         tokens.append(text)
         values.append(value)
         tops.append(best)
-        offsets.append(start)
-        start += len(text)
     return CompletionLogprobs(tokens, values, tops if count else None, offsets)
 
 

@@ -16,6 +16,9 @@ _HEAD = re.compile(
     r'\s*\{\s*"name"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*'
     r"(?=\{)"
 )
+LONGEST_HEAD = 256
+"""Characters in front of a call's arguments, which are read anew whenever text comes; the name of a
+tool has 64 at most."""
 
 
 class Found(NamedTuple):
@@ -31,7 +34,7 @@ class ToolCallParser:
 
     What is no call is text, tags included. When it is `live`, the arguments of a call are handed
     out as they come: should they stop being JSON, the call ends there, and what follows is text.
-    Otherwise a call is looked at as a whole.
+    Otherwise a call is handed out as a whole. Either way no argument is read twice.
     """
 
     def __init__(self, tags: tuple[str, str], *, live: bool) -> None:
@@ -39,7 +42,10 @@ class ToolCallParser:
         self._live = live
         self._held = ""
         self._state = "text"  # "text", "call", "arguments" or "rest": of a call, until its tag
-        self._scanner = ObjectScanner()
+        self._head: re.Match[str] | None = None  # of the call, if it has the usual one
+        self._scanner = ObjectScanner()  # of the arguments behind it
+        self._read = 0  # characters of the call up to where the scanner is
+        self._looked = 0  # characters of the call in which its closing tag does not begin
         self._behind = False  # a call, with nothing but white space since
         self.calls = 0
         self.ended = 0  # calls whose closing tag was seen
@@ -84,6 +90,7 @@ class ToolCallParser:
             if before:
                 found.append(Found(before))
             self._state, self._held = "call", held[start + len(self._open) :]
+            self._head, self._scanner, self._looked = None, ObjectScanner(), 0
             return True
         cut = len(held) - begun_tag(held, self._open)
         cut = len(held[:cut].rstrip())  # white space goes if a call comes next
@@ -94,16 +101,23 @@ class ToolCallParser:
 
     def _call(self, found: list[Found]) -> bool:
         """At the front of a call, whose end may not be there yet."""
-        if self._live and (head := _HEAD.match(self._held)) and (name := _name(head)) is not None:
-            found.append(Found("", self.calls, name))
-            self.calls += 1
-            self._scanner = ObjectScanner()
-            self._state, self._held = "arguments", self._held[head.end() :]
-            return True
-        end = self._held.find(self._close, _behind_arguments(self._held))
+        held, scanner = self._held, self._scanner
+        if self._head is None and (head := _HEAD.match(held, 0, LONGEST_HEAD)) is not None:
+            self._head, self._read = head, head.end()
+            if self._live and (name := _name(head)) is not None:
+                found.append(Found("", self.calls, name))
+                self.calls += 1
+                self._state, self._held = "arguments", held[head.end() :]
+                return True
+        if self._head is not None and not (scanner.done or scanner.broken):
+            self._read += scanner.feed(held[self._read :])
+            # strings of the arguments may hold a closing tag, too
+            self._looked = 0 if scanner.broken else self._read
+        end = held.find(self._close, self._looked)
         if end < 0:
+            self._looked = max(self._looked, len(held) - len(self._close) + 1)
             return False
-        body, self._held = self._held[:end], self._held[end + len(self._close) :]
+        body, self._held = held[:end], held[end + len(self._close) :]
         self._behind = self._whole_call(body, found)
         self.ended += self._behind
         if not self._behind:
@@ -135,7 +149,7 @@ class ToolCallParser:
 
     def _whole_call(self, body: str, found: list[Found], cut_off: bool = False) -> bool:
         """Add the call that `body` is, if it is one."""
-        call = _in_order(body, cut_off) or _any_order(body)
+        call = self._in_order(body, cut_off) or _any_order(body)
         if call is None:
             return False
         name, arguments = call
@@ -143,27 +157,14 @@ class ToolCallParser:
         self.calls += 1
         return True
 
-
-def _behind_arguments(held: str) -> int:
-    """Where the closing tag may be: strings of the arguments may hold one, too."""
-    head = _HEAD.match(held)
-    if head is None:
-        return 0
-    scanner = ObjectScanner()
-    taken = scanner.feed(held[head.end() :])
-    return 0 if scanner.broken else head.end() + taken
-
-
-def _in_order(body: str, cut_off: bool) -> tuple[str, str] | None:
-    """Name first, then the arguments, which are kept as they were written."""
-    head = _HEAD.match(body)
-    if head is None or (name := _name(head)) is None:
-        return None
-    scanner = ObjectScanner()
-    taken = scanner.feed(body[head.end() :])
-    if scanner.broken or not (scanner.done or cut_off):
-        return None
-    return name, body[head.end() : head.end() + taken]
+    def _in_order(self, body: str, cut_off: bool) -> tuple[str, str] | None:
+        """Name first, then the arguments, which are kept as they were written."""
+        head, scanner = self._head, self._scanner
+        if head is None or (name := _name(head)) is None:
+            return None
+        if scanner.broken or not (scanner.done or cut_off):
+            return None
+        return name, body[head.end() : self._read]
 
 
 def _any_order(body: str) -> tuple[str, str] | None:

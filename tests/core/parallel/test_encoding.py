@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_formats import FP8_TENSOR, fp8_block
 from stored_toys import Sizes, Stored, family
 from torch import Tensor, nn
 
 from core.errors import UserError
 from core.parallel import DictSource, EncodedSource, ParallelPlan, encoding, even
-from core.parallel.formats import FP8_TENSOR, fp8_block
 
 ROWS, COLUMNS = 37, 11
 

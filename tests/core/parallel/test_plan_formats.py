@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from stored_formats import FP8_CHAN, FP8_TENSOR, awq, fp8_block, gptq
 from stored_toys import Sizes, Stored, expand, family, shards
 from torch import Tensor
 
@@ -23,7 +24,6 @@ from core.parallel import (
     axis,
     formats_of,
 )
-from core.parallel.formats import FP8_CHAN, FP8_TENSOR, awq, fp8_block, gptq
 
 
 @settings(max_examples=120)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from stored_formats import fp8_block
 from stored_toys import Sizes, Stored, expand, family, shards
 from toys import Config, checkpoint, reference, toy, toy_plan
 
 from core.errors import UserError
 from core.parallel import DictSource, ParallelPlan, checks, compiler, index, rules, verify_plan
 from core.parallel import axes as axes_module
-from core.parallel.formats import fp8_block
 from core.parallel.logits import CutLogits
 from plugins.sharding import linear, partitions, vocabulary
 

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from core import __version__, plugins
+from core.errors import UserError
 from core.plugins.discovery import Plugin
 from core.plugins.listing import show
 from core.registry import registries
@@ -95,3 +96,12 @@ def test_a_process_that_cannot_find_a_component_says_how_it_could(
     )
     assert "UserError" in done.stderr
     assert "Put it in a file or a package, and name that under `plugins:`." in done.stderr
+
+
+def test_after_a_load_that_failed_nothing_is_taken_for_loaded(site: Site) -> None:
+    site.install("good")
+    loaded = plugins.load()
+    with pytest.raises(UserError, match="nobody"):
+        plugins.load(["nobody"])
+    assert plugins.load_like([]) is not loaded
+    assert registries.samplers.names() == ["good", "hungry"]

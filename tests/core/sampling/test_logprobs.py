@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.sampling import logprobs
+from core.types import TokenLogprobs
 
 
 def random_logits(rows: int, size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(rows, size, generator=torch.Generator().manual_seed(seed)) * 4
+
+
+def prompt_logprobs(logits: torch.Tensor, tokens: torch.Tensor, count: int) -> list[TokenLogprobs]:
+    scores = logprobs.prompt_scores(logits, tokens, count)
+    return logprobs.listed(tokens, scores, [count] * len(tokens))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -63,7 +69,7 @@ def test_minus_one_gives_the_whole_vocabulary_and_each_row_what_it_asked_for() -
 
 
 def test_an_impossible_token_has_minus_infinity() -> None:
-    found = logprobs.prompt_logprobs(torch.tensor([[0.0, -math.inf]]), torch.tensor([1]), 1)
+    found = prompt_logprobs(torch.tensor([[0.0, -math.inf]]), torch.tensor([1]), 1)
     assert found[0].logprob == -math.inf
     assert found[0].rank == 2
 
@@ -72,11 +78,7 @@ def test_prompt_logprobs_do_not_depend_on_how_many_are_taken_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logits, tokens = random_logits(7, 100), torch.arange(7)
-    whole = logprobs.prompt_logprobs(logits, tokens, 3)
+    whole = prompt_logprobs(logits, tokens, 3)
     monkeypatch.setattr(logprobs, "BLOCK", 200)
-    assert logprobs.prompt_logprobs(logits, tokens, 3) == whole
+    assert prompt_logprobs(logits, tokens, 3) == whole
     assert [entry.token for entry in whole] == list(range(7))
-
-
-def test_no_prompt_token_gives_no_entry() -> None:
-    assert logprobs.prompt_logprobs(torch.zeros(0, 10), torch.zeros(0).long(), 2) == []

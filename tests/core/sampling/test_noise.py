@@ -16,6 +16,16 @@ WORD = 2**32
 REJECT = 5.0  # standard deviations of chi-square; the seeds are fixed, so nothing here is random
 
 
+def from_all(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    keys: torch.Tensor,
+    floor: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`draw` as an accelerator does it."""
+    return noise.drawn_from_all(logits, temperature, keys, floor, 0)[0]
+
+
 def mix(x: int) -> int:
     x ^= x >> 16
     x = x * 0x7FEB352D % WORD
@@ -127,7 +137,7 @@ def test_draws_follow_the_softmax() -> None:
     logits = torch.tensor([0.0, -1.0, -2.0, -5.0, -9.0, -math.inf])
     count = 2**20
     keys = keys_of([3], torch.arange(count))
-    drawn = noise.draw_from_all(logits.expand(count, -1), torch.full((count,), 0.8), keys)
+    drawn = from_all(logits.expand(count, -1), torch.full((count,), 0.8), keys)
     counts = np.bincount(drawn.numpy(), minlength=6)
     expected = (logits.double() / 0.8).softmax(-1).numpy() * count
     assert counts[5] == 0
@@ -164,7 +174,7 @@ def test_leaving_out_hopeless_tokens_changes_nothing(
     heat = torch.full((4,), temperature)
     floors = None if floor is None else logits.float().amax(-1) - spread * floor
     few = noise.draw(logits, heat, keys, floors)
-    assert few.tolist() == noise.draw_from_all(logits, heat, keys, floors).tolist()
+    assert few.tolist() == from_all(logits, heat, keys, floors).tolist()
 
 
 def test_a_row_draws_the_same_alone_and_among_others(device: str) -> None:
@@ -198,6 +208,6 @@ def test_a_row_without_hope_gives_a_token_that_is_not_finite(temperature: float)
     logits[1, 4] = math.nan
     keys = keys_of([1, 2, 3], torch.arange(3))
     heat = torch.full((3,), temperature)
-    for drawn in (noise.draw(logits, heat, keys), noise.draw_from_all(logits, heat, keys)):
+    for drawn in (noise.draw(logits, heat, keys), from_all(logits, heat, keys)):
         value = logits.gather(1, drawn[:, None])[:, 0]
         assert value.isfinite().tolist() == [False, False, True]

@@ -45,3 +45,10 @@ def test_an_id_below_zero_stands_for_no_token(device: str) -> None:
 
 def test_a_row_that_was_blamed_before_keeps_its_sentence() -> None:
     assert errors(torch.tensor([math.nan, 1.0]), {0: "my word"}) == {0: "my word"}
+
+
+def test_ids_may_be_whole_numbers_of_any_type(device: str) -> None:
+    logits = torch.tensor([[0.0, 2.0], [1.0, -math.inf]], device=device)
+    found = outcome(torch.tensor([1, 1], dtype=torch.int32, device=device), logits)
+    assert found.ids.tolist() == [1, 0]
+    assert list(found.errors or {}) == [1]

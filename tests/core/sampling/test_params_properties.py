@@ -62,6 +62,8 @@ def test_any_value_is_accepted_or_named(values: dict[str, Any]) -> None:
 
 @settings(max_examples=200)
 @given(st.dictionaries(st.text(min_size=1, max_size=12), values, min_size=1, max_size=3))
+@example({"cls": 1})
+@example({"self": 1})
 def test_any_name_is_known_or_refused(values: dict[str, Any]) -> None:
     try:
         SamplingParams(**values)

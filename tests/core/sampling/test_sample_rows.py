@@ -171,7 +171,17 @@ def test_history_is_padded_and_knows_the_output(device: str) -> None:
     assert tokens.tolist() == [[5, 6, 5, 5], [7, 1, 2, 3], [8, 4, 8, 8]]
     assert known.long().sum(-1).tolist() == [2, 4, 2]
     assert tokens[output].tolist() == [1, 2, 3, 4]
+    assert rows.history(slice(2, 3)).tokens.tolist() == [[8, 4]]
     assert rows.tokens(1).tolist() == [7, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(1, [1, 1, 1]), (8, [2, 1]), (11, [2, 1]), (12, [3])])
+def test_parts_bound_the_places_of_a_history(most: int, sizes: list[int], device: str) -> None:
+    rows = make_rows([SamplingParams()] * 3, 50, prompts=[[5, 6], [7] * 4, [8]], device=device)
+    found = rows.parts(most)
+    assert [len(rows.history(part).tokens) for part in found] == sizes
+    assert all(rows.history(part).tokens.numel() <= max(most, 4) for part in found)
+    assert [s for part in found for s in range(3)[part]] == [0, 1, 2]
 
 
 def test_recorded_ids_are_the_next_history(device: str) -> None:
@@ -179,6 +189,14 @@ def test_recorded_ids_are_the_next_history(device: str) -> None:
     rows.record(torch.tensor([30, 31], device=device))
     later = rows.table.select(rows.rows, rows.ends + 1)
     assert [later.tokens(s).tolist() for s in range(2)] == [[5, 6, 30], [7, 31]]
+
+
+def test_an_id_below_0_is_recorded_as_a_token_that_there_is(device: str) -> None:
+    """The step behind may read it before its request is ended."""
+    rows = make_rows([SamplingParams()] * 2, 50, prompts=[[5], [7]], device=device)
+    rows.record(torch.tensor([-1, 31], dtype=torch.int32, device=device))
+    later = rows.table.select(rows.rows, rows.ends + 1)
+    assert [later.tokens(s).tolist() for s in range(2)] == [[5, 0], [7, 31]]
 
 
 def test_draw_is_greedy_where_the_temperature_is_0(device: str) -> None:

@@ -146,7 +146,15 @@ def test_a_request_as_large_as_the_whole_cache_runs():
     assert request.output == alone(request)[0]
 
 
-@pytest.mark.parametrize("options", [{"max_chunk": -1}, {"watermark": 1.0}, {"watermark": -0.1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_chunk": -1},
+        {"watermark": 1.0},
+        {"watermark": -0.1},
+        {"max_chunk": 4, "chunked_prefill": False},
+    ],
+)
 def test_impossible_options_are_refused(options):
     with pytest.raises(UserError, match=next(iter(options))):
         FirstComeFirstServed(FirstComeFirstServed.Options(**options), make_limits())
@@ -213,6 +221,23 @@ def test_plan_gives_none_while_everything_is_on_its_way():
     assert engine.plan() is None
     engine.land()
     assert not engine.scheduler.has_work()
+
+
+def test_nobody_reads_what_a_decoding_step_writes():
+    """Where all requests bring one token, a layer may read its cache while others write theirs."""
+    engine = SmallEngine(page_size=1, pages=200)
+    before = make_request("before", list(range(10)), new=1)
+    engine.add(before)
+    engine.run()
+    same = [make_request("a", [*range(10), 60]), make_request("b", [*range(10), 60, 61])]
+    engine.add(*same)
+    plan = engine.plan()
+    places = list(zip(plan.requests, plan.starts.tolist(), strict=True))
+    written = {request.pages[start] for request, start in places}
+    read = {page for request, start in places for page in request.pages[:start]}
+    assert int(plan.counts.max()) > 1 or not written & read
+    engine.run()
+    assert same[1].cached == 10
 
 
 def test_standing_still_is_an_error_that_tells_the_state():

@@ -45,14 +45,16 @@ def test_dropped_requests_and_their_readers_are_computed_anew():
     assert right(reader)
 
 
-def test_the_readers_of_a_failed_request_go_on_without_it():
+def test_an_error_on_its_way_to_a_request_that_was_dropped_is_ignored():
+    """Such as NaN, which the reader of pages that were never written comes to."""
     engine, writer, reader = reader_in_flight()
+    engine.scheduler.drop(failed(engine).requests)
     plan = failed(engine)
-    engine.scheduler.drop(plan.requests)
-    output = StepOutput(plan.number, np.zeros(0, np.int32), errors={0: "the step failed"})
-    assert engine.scheduler.update(plan, output) == [writer]
-    assert (writer.finish_reason, writer.error) == ("error", "the step failed")
+    errors = {plan.requests.index(reader): "its logits are NaN"}
+    output = StepOutput(plan.number, np.zeros(2, np.int32), errors=errors)
+    assert engine.scheduler.update(plan, output) == []
     engine.run()
+    assert right(writer)
     assert right(reader)
 
 

@@ -28,7 +28,7 @@ worlds = st.builds(
             "max_chunk": st.integers(0, 5),
             "watermark": st.floats(0, 0.5),
         },
-    ),
+    ).filter(lambda options: options.get("chunked_prefill", True) or not options.get("max_chunk")),
     aborts=st.sampled_from([0.0, 0.1, 0.5]),
     errors=st.sampled_from([0.0, 0.1]),
     failures=st.sampled_from([0.0, 0.1]),

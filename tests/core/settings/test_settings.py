@@ -97,7 +97,7 @@ def test_all_mistakes_come_at_once_each_with_its_place(write) -> None:
         ("model.ignore_config=a", "must be a list of text, not 'a'. Write [a]."),
         ("model.weights=dumy", "no weight source is called 'dumy'. Did you mean 'dummy'?"),
         ("model.config=[1]", "model.config: must be a mapping, not [1]."),
-        ("model=x", "model: takes settings of its own, not a value: path, tokenizer, dtype"),
+        ("model=x", "model: takes settings of its own, not a value: path, revision, tokenizer"),
         ("model.seed.x=1", "model.seed: must be a whole number, not {'x': 1}."),
         ("cache.memory_fraction=0", "must be above 0 and at most 1, not 0.0."),
         ("max_length=3", "max_length: there is no such section. Did you mean model.max_length?"),

@@ -141,6 +141,37 @@ def test_text_parts_become_lines(ours: Tokenizer) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["input_text", "output_text", "refusal"])
+def test_parts_under_other_names_are_text(ours: Tokenizer, kind: str) -> None:
+    key = "refusal" if kind == "refusal" else "text"
+    parts = [{"type": kind, key: "No."}]
+    said = {"role": "assistant", "content": "No."}
+    assert ours.chat([USER, {**said, "content": parts}, USER]) == ours.chat([USER, said, USER])
+
+
+ARGUMENTS = """{% for m in messages %}{% for c in m.tool_calls or [] %}{{ WRITTEN }}\
+{% endfor %}{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("c.function.arguments | tojson", '{"city": "Rome"}'),
+        ("c.function.arguments.items() | list", "[('city', 'Rome')]"),
+        ("c.function.arguments if c.function.arguments is string else 'x'", '{ "city":"Rome"}'),
+    ],
+)
+def test_templates_get_arguments_as_they_want_them(written: str, shown: str) -> None:
+    """As a client sends a call back: JSON in a text."""
+    call = {"type": "function", "function": {"name": "f", "arguments": '{ "city":"Rome"}'}}
+    messages = [USER, {"role": "assistant", "tool_calls": [call]}, USER]
+    text, _ = plain(ARGUMENTS.replace("WRITTEN", written)).chat(messages)
+    assert text == shown
+    call["function"]["arguments"] = "no JSON"
+    text, _ = plain(ARGUMENTS.replace("WRITTEN", "c.function.arguments")).chat(messages)
+    assert text == "no JSON"
+
+
 def test_named_templates_from_files_and_from_a_list(tmp_path: Path) -> None:
     raw_trained().save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(
@@ -187,6 +218,7 @@ def test_no_template_and_no_such_template() -> None:
             ["messages[0].content[0]", "'image_url'"],
         ),
         ([{"role": "user", "content": ["x"]}], ["messages[0].content[0]", "'str'"]),
+        ([{"role": "user", "content": [{"type": []}]}], ["messages[0].content[0]", "[]"]),
         (
             [USER, {"role": "user"}, USER, {"content": "x"}],
             ["messages[1] (role 'user') has no content", "\nmessages[3] has no role"],

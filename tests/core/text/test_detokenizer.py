@@ -5,11 +5,17 @@ from __future__ import annotations
 import time
 
 import pytest
+from collected import Collected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vocabularies import ALL, BYTE_LEVEL, OTHERS, raw_llama, raw_metaspace, tokenizer
 
-from core.text import Detokenizer, Tokenizer
+from core.generation import Answer
+from core.sampling.params import SamplingParams
+from core.text import Tokenizer
+from core.types import Request
+from plugins.serve.engine.messages import Piece
+from plugins.serve.text.answers import AnswerText
 
 
 def chunked(ids: list[int], sizes: list[int]) -> list[list[int]]:
@@ -33,7 +39,7 @@ def test_the_stream_is_the_text_of_all_ids(
 ) -> None:
     raw = ALL[name]()
     ids = [number % (raw.get_vocab_size() + 9) for number in numbers]  # nine ids have no text
-    stream = Detokenizer(tokenizer(name), skip_special_tokens=skip)
+    stream = Collected(tokenizer(name), skip_special_tokens=skip)
     sent = [stream.push(chunk) for chunk in chunked(ids, sizes)] + [stream.finish()]
     assert "".join(sent) == raw.decode(ids, skip_special_tokens=skip)
     assert stream.text == "".join(sent)
@@ -56,20 +62,20 @@ def test_bytes_that_are_nearly_text(name: str, parts: list[bytes], sizes: list[i
     spelled = tokenizer("bytes" if name == "late_bytes" else name)  # the same ids
     one_byte = {spelled.token_bytes(i): i for i in range(259) if i not in reader.added_ids}
     ids = [one_byte[bytes([byte])] for part in parts for byte in part]
-    stream = Detokenizer(reader)
+    stream = Collected(reader)
     sent = "".join([stream.push(chunk) for chunk in chunked(ids, sizes)]) + stream.finish()
     assert sent == raw.decode(ids)
 
 
 def test_an_emoji_is_sent_when_its_fourth_byte_is_there() -> None:
     reader = tokenizer("bytes")
-    stream = Detokenizer(reader)
+    stream = Collected(reader)
     assert [stream.push([token]) for token in reader.encode("😀!")] == ["", "", "", "😀", "!"]
 
 
 def test_half_an_emoji_ends_as_one_replacement_character() -> None:
     reader = tokenizer("bytes")
-    stream = Detokenizer(reader)
+    stream = Collected(reader)
     assert stream.push(reader.encode("a😀")[:3]) == "a"
     assert stream.finish() == "\ufffd"
     assert stream.finish() == ""
@@ -81,14 +87,14 @@ def test_half_a_surrogate_waits_and_becomes_two_replacement_characters() -> None
     reader = tokenizer("bytes")
     one_byte = {reader.token_bytes(token): token for token in range(256)}
     ids = [one_byte[byte] for byte in (b"\xed", b"\xa0", b"x")]
-    stream = Detokenizer(reader)
+    stream = Collected(reader)
     assert stream.push(ids) == reader.raw.decode(ids) == "\ufffd\ufffdx"
 
 
 def test_a_special_token_inside_a_character_is_skipped_over() -> None:
     reader = tokenizer("bytes")
     first, *rest = reader.encode("é")
-    stream = Detokenizer(reader)
+    stream = Collected(reader)
     assert stream.push([first, 258, 300, *rest]) == "é"
 
 
@@ -97,7 +103,7 @@ def test_a_run_of_fallback_bytes_waits_for_its_end() -> None:
     reader = tokenizer("llama")
     run = [reader.raw.token_to_id(f"<0x{byte:02X}>") for byte in "é".encode()]
     end = reader.raw.token_to_id("▁the")
-    stream = Detokenizer(reader)
+    stream = Collected(reader)
     assert [stream.push([token]) for token in [*run, end]] == ["", "", "é the"]
 
 
@@ -105,17 +111,32 @@ def test_a_run_of_fallback_bytes_waits_for_its_end() -> None:
 def test_output_continues_the_prompt(raw) -> None:
     prompt = [raw.token_to_id(token) for token in ("▁the", "▁cat", "s")]
     output = [raw.token_to_id(token) for token in ("▁a", "b")]
-    stream = Detokenizer(Tokenizer(raw), prompt_ids=prompt)
+    stream = Collected(Tokenizer(raw), prompt_ids=prompt)
     whole = raw.decode(prompt) + stream.push(output) + stream.finish()
     assert whole == raw.decode(prompt + output) == "the cats ab"
-    alone = Detokenizer(Tokenizer(raw))
+    alone = Collected(Tokenizer(raw))
     assert alone.push(output) + alone.finish() == "ab"
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("raw", [raw_llama(), raw_metaspace()], ids=["llama", "metaspace"])
+def test_an_answer_continues_its_prompt(raw, live: bool) -> None:
+    """Offline and in the server, which makes text in a process of its own."""
+    prompt = [raw.token_to_id(token) for token in ("▁the", "▁cat", "s")]
+    output = [raw.token_to_id(token) for token in ("▁a", "b")]
+    params, reader = SamplingParams(), Tokenizer(raw)
+    request = Request("", prompt, params, output=output, finish_reason="length")
+    answer = Answer(0, request, reader, live)
+    answer.take(None)
+    served = AnswerText(0, prompt, params, reader, live)
+    served.take(Piece(0, output, finish="length"))
+    assert answer.completion().text == served.text == " ab"
 
 
 def test_bytes_at_the_end_of_a_prompt_do_not_swallow_output() -> None:
     reader = tokenizer("llama")
     first, second = (reader.raw.token_to_id(f"<0x{byte:02X}>") for byte in "é".encode())
-    stream = Detokenizer(reader, prompt_ids=[reader.raw.token_to_id("▁the"), first])
+    stream = Collected(reader, prompt_ids=[reader.raw.token_to_id("▁the"), first])
     assert stream.push([second]) + stream.finish() == "\ufffd"
 
 
@@ -124,9 +145,9 @@ def test_spaces_between_added_tokens_can_be_left_out() -> None:
     the, cat = reader.raw.token_to_id("the"), reader.raw.token_to_id("cat")
     think, end = reader.raw.token_to_id("<think>"), reader.raw.token_to_id("<|im_end|>")
     ids = [the, think, end, cat, end]
-    stream = Detokenizer(reader, skip_special_tokens=False, spaces_between_special_tokens=False)
+    stream = Collected(reader, skip_special_tokens=False, spaces_between_special_tokens=False)
     assert stream.push(ids) == "the <think><|im_end|> cat <|im_end|>"
-    stream = Detokenizer(reader, skip_special_tokens=False)
+    stream = Collected(reader, skip_special_tokens=False)
     assert stream.push(ids) == "the <think> <|im_end|> cat <|im_end|>"
 
 
@@ -144,7 +165,7 @@ def test_a_million_tokens_take_linear_time() -> None:
     """Quadratic work would take minutes; this takes about a second."""
     reader = tokenizer("bytes")
     ids = (reader.encode("every word is a new token 😀 ") * 40_000)[:1_000_000]
-    stream = Detokenizer(reader, stop=["never\n\n", "new tokens"])
+    stream = Collected(reader, stop=["never\n\n", "new tokens"])
     begin = time.perf_counter()
     for token in ids:
         stream.push([token])
@@ -157,7 +178,7 @@ def test_a_million_tokens_take_linear_time() -> None:
 def test_a_long_text_of_another_vocabulary_takes_linear_time() -> None:
     reader = tokenizer("llama")
     words = [reader.raw.token_to_id(token) for token in ("▁the", "▁cat", "s")] * 10_000
-    stream = Detokenizer(reader)
+    stream = Collected(reader)
     begin = time.perf_counter()
     sent = "".join([stream.push([token]) for token in words]) + stream.finish()
     assert sent == reader.decode(words)

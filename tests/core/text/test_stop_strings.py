@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 
 import pytest
+from collected import Collected
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vocabularies import tokenizer
 
 from core.errors import UserError
-from core.text import Detokenizer
 from core.text.speed import STOPS, made_up_tokenizer, measure_detokenizing
+from core.text.stops import stop_strings
 
 READER = tokenizer("bytes")
 
@@ -43,7 +46,7 @@ def test_text_ends_at_the_first_stop_string(
     text: str, stops: list[str], size: int, include: bool
 ) -> None:
     ids = READER.encode(text)
-    stream = Detokenizer(READER, stop=stops, include_stop_str_in_output=include)
+    stream = Collected(READER, stop=stops, include_stop_str_in_output=include)
     sent = "".join([stream.push(ids[i : i + size]) for i in range(0, len(ids), size)])
     sent += stream.finish()
     if (found := first_stop(text, stops)) is None:
@@ -57,7 +60,7 @@ def test_text_ends_at_the_first_stop_string(
 @settings(max_examples=200, deadline=None)
 @given(text=st.text("abc", max_size=20), stops=some_stops, minimum=st.integers(0, 20))
 def test_only_what_is_undecided_is_held_back(text: str, stops: list[str], minimum: int) -> None:
-    stream = Detokenizer(READER, stop=stops)
+    stream = Collected(READER, stop=stops)
     for number, token in enumerate(READER.encode(text), start=1):
         stream.push([token], check_stop=number > minimum)
         if stream.stopped is not None:
@@ -70,7 +73,7 @@ def test_only_what_is_undecided_is_held_back(text: str, stops: list[str], minimu
 def test_stops_that_end_before_min_tokens_are_passed_over(
     text: str, stops: list[str], minimum: int
 ) -> None:
-    stream = Detokenizer(READER, stop=stops)
+    stream = Collected(READER, stop=stops)
     for number, token in enumerate(READER.encode(text), start=1):
         stream.push([token], check_stop=number > minimum)
     stream.finish()
@@ -88,7 +91,7 @@ def test_stops_that_end_before_min_tokens_are_passed_over(
     ],
 )
 def test_a_stop_string_over_several_tokens(stop: str, expected: list[str]) -> None:
-    stream = Detokenizer(READER, stop=[stop])
+    stream = Collected(READER, stop=[stop])
     assert [stream.push([token]) for token in READER.encode("ABCDEFX")] == expected
     assert stream.stopped == (stop if stop != "CDZ" else None)
 
@@ -97,7 +100,7 @@ def test_a_stop_string_that_begins_and_ends_inside_tokens() -> None:
     reader = made_up_tokenizer()
     ids = [reader.raw.token_to_id(token) for token in ("baking", "Ġbaked", "Ġdan")]
     assert reader.decode(ids) == "baking baked dan"
-    stream = Detokenizer(reader, stop=["ng ba"])
+    stream = Collected(reader, stop=["ng ba"])
     assert [stream.push([token]) for token in ids] == ["baki", "", ""]
     assert (stream.stopped, stream.consumed) == ("ng ba", 2)
 
@@ -106,7 +109,7 @@ def test_the_first_to_be_complete_wins_however_the_ids_come() -> None:
     """So several ids in one step give the text that they would give one by one."""
     ids = READER.encode("xabcdx")
     for size in (1, 2, 6):
-        stream = Detokenizer(READER, stop=["abcd", "bc"])
+        stream = Collected(READER, stop=["abcd", "bc"])
         for begin in range(0, len(ids), size):
             stream.push(ids[begin : begin + size])
         assert (stream.text, stream.stopped) == ("xa", "bc")
@@ -114,7 +117,7 @@ def test_the_first_to_be_complete_wins_however_the_ids_come() -> None:
 
 def test_a_very_long_stop_string_is_found_in_bounded_time() -> None:
     stop = "ab" * 20_000 + "c"
-    stream = Detokenizer(READER, stop=[stop])
+    stream = Collected(READER, stop=[stop])
     begin = time.perf_counter()
     for token in READER.encode("ab" * 40_000 + "cd"):
         stream.push([token])
@@ -123,21 +126,21 @@ def test_a_very_long_stop_string_is_found_in_bounded_time() -> None:
 
 
 def test_held_text_is_sent_when_the_request_ends() -> None:
-    stream = Detokenizer(READER, stop=["CDEF"])
+    stream = Collected(READER, stop=["CDEF"])
     assert stream.push(READER.encode("ABCDE")) == "AB"
     assert stream.finish() == "CDE"
     assert stream.text == "ABCDE"
 
 
 def test_a_stop_may_be_one_string() -> None:
-    stream = Detokenizer(READER, stop="CD")
+    stream = Collected(READER, stop="CD")
     assert stream.push(READER.encode("ABCDE")) == "AB"
 
 
 def test_an_added_token_is_sent_whole() -> None:
     """A stop string may begin with the last character of </think>."""
     think = READER.raw.token_to_id("</think>")
-    stream = Detokenizer(READER, stop=[">\n\nNo"])
+    stream = Collected(READER, stop=[">\n\nNo"])
     first, *rest = READER.encode("\n\nYes")
     assert stream.push(READER.encode("so ")) == "so "
     assert stream.push([think]) == ""
@@ -152,7 +155,7 @@ def test_an_added_token_is_sent_whole() -> None:
 )
 def test_no_stream_ever_ends_inside_an_added_token(parts: list[str], stops: list[str]) -> None:
     ids = [READER.raw.token_to_id(part) for part in parts]
-    stream, text, spans = Detokenizer(READER, stop=stops), "", []
+    stream, text, spans = Collected(READER, stop=stops), "", []
     for token, part in zip(ids, parts, strict=True):
         stream.push([token])
         if stream.stopped is not None:
@@ -168,14 +171,14 @@ def test_no_stream_ever_ends_inside_an_added_token(parts: list[str], stops: list
 
 def test_a_stop_string_may_still_begin_inside_an_added_token() -> None:
     think = READER.raw.token_to_id("</think>")
-    stream = Detokenizer(READER, stop=[">\n\nNo"])
+    stream = Collected(READER, stop=[">\n\nNo"])
     assert stream.push([think, *READER.encode("\n\nNo")]) == "</think"
     assert stream.stopped == ">\n\nNo"
 
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_a_skipped_token_is_no_stop_string(skip: bool) -> None:
-    stream = Detokenizer(READER, stop=["<|im_end|>"], skip_special_tokens=skip)
+    stream = Collected(READER, stop=["<|im_end|>"], skip_special_tokens=skip)
     end = READER.raw.token_to_id("<|im_end|>")
     assert stream.push([*READER.encode("a"), end, *READER.encode("b")]) == ("ab" if skip else "a")
 
@@ -189,7 +192,7 @@ def test_other_vocabularies_stop_too(name: str) -> None:
         if name == "trained"
         else [reader.raw.token_to_id(word) for word in words]
     )
-    stream = Detokenizer(reader, stop=["ts t"])
+    stream = Collected(reader, stop=["ts t"])
     assert "".join([stream.push([token]) for token in ids]) == "the ca"
     assert stream.stopped == "ts t"
 
@@ -206,12 +209,29 @@ def test_other_vocabularies_stop_too(name: str) -> None:
 )
 def test_wrong_stop_strings_are_refused(stop: object, part: str) -> None:
     with pytest.raises(UserError, match=part):
-        Detokenizer(READER, stop=stop)
+        Collected(READER, stop=stop)
+
+
+@pytest.mark.parametrize("length", [10, 5_000])
+def test_answers_with_the_same_stop_strings_share_what_finds_them(length: int) -> None:
+    """It takes some 250 bytes a character, and a request may have 128 answers."""
+    first = stop_strings(["x" * length, "end"])
+    assert stop_strings(("x" * length, "end")) is first
+    assert stop_strings(["x" * length, "End"]) is not first
+
+
+def test_what_finds_long_stop_strings_goes_with_the_last_answer() -> None:
+    found = stop_strings("x" * 5_000)
+    assert found is not None
+    gone = weakref.ref(found)
+    del found
+    gc.collect()
+    assert gone() is None
 
 
 def test_no_stop_is_spelled_in_several_ways() -> None:
     for stop in (None, (), []):
-        stream = Detokenizer(READER, stop=stop)
+        stream = Collected(READER, stop=stop)
         assert stream.push(READER.encode("abc")) == "abc"
 
 

@@ -226,3 +226,10 @@ def test_reading_tokenizer_json_imports_neither_torch_nor_transformers(tmp_path:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_configuration_alone_is_no_tokenizer(tmp_path: Path) -> None:
+    """transformers would make an empty vocabulary of it, and encode every text as nothing."""
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    with pytest.raises(UserError, match=r"no tokenizer \(tokenizer.json, or one of"):
+        Tokenizer.open(tmp_path)

@@ -101,7 +101,7 @@ def test_the_largest_steps_reach_every_limit_with_one_page(checkpoint, device, b
         worker: Worker = llm.engine.executor._worker
         limits: Limits = worker._limits_of_one_page()
         worker.assemble(limits)
-        tokens, rows, longest = 0, 0, 0
+        tokens, rows, longest, attended = 0, 0, 0, 0
         for plan in footprint.largest_steps(limits, worker.sampler):
             assert int(plan.counts.sum()) <= budget
             output = worker.launch(plan, eager=True).result()
@@ -109,6 +109,9 @@ def test_the_largest_steps_reach_every_limit_with_one_page(checkpoint, device, b
             tokens = max(tokens, int(plan.counts.sum()))
             rows = max(rows, len(output.ids))
             longest = max(longest, int((plan.starts + plan.counts).max()))
+            if plan.counts.max() > 1 and plan.starts.max() > 0:  # prompts of which much is cached
+                attended = max(attended, int((plan.starts + plan.counts).sum()))
+        assert attended == 255 * min(5, budget // 2)
         assert tokens == min(budget, 5 * 255)
         assert rows == min(5, budget)
         assert longest == 255

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from core import LLM, SamplingParams
 from core.errors import UserError
 from core.registry import registries
 from core.run import main
@@ -63,6 +65,30 @@ def test_generate_streams_the_text_that_a_batch_gives(run: Run, tmp_path: Path) 
 
     texts = [json.loads(line)["outputs"][0]["text"] for line in out.read_text().splitlines()]
     assert texts == [streamed.removesuffix("\n")] * 2
+
+
+def test_a_file_of_answers_has_the_log_probabilities_of_the_engine(
+    run: Run, checkpoint: Path, device: str, tmp_path: Path
+) -> None:
+    wish = {"temperature": 0.0, "max_tokens": 4, "logprobs": 2, "prompt_logprobs": 1}
+    out = tmp_path / "out.jsonl"
+
+    run("qwen3", "run.prompt=The sea", f"run.params={wish}", f"run.out={out}")
+
+    (found,) = map(json.loads, out.read_text().splitlines())
+    with LLM(checkpoint, device=device, cache={"memory": "16MiB"}) as llm:
+        (expected,) = llm.generate(["The sea"], SamplingParams(**wish), use_tqdm=False)
+
+    def listed(position: Any) -> Any:
+        return position and [
+            {"id": i, "text": one.decoded_token, "logprob": one.logprob, "rank": one.rank}
+            for i, one in position.items()
+        ]
+
+    assert found["id"] == expected.request_id
+    assert found["outputs"][0]["logprobs"] == [*map(listed, expected.outputs[0].logprobs)]
+    assert found["prompt_logprobs"] == [*map(listed, expected.prompt_logprobs)]
+    assert found["prompt_logprobs"][0] is None
 
 
 @pytest.mark.parametrize("prompt", ["-", "Note: this", "# Title", "- one"])
@@ -145,6 +171,19 @@ def test_a_step_without_a_model_takes_host_time_only(checkpoint: Path) -> None:
     config = load(CONFIGS / "qwen3-bench.yaml", ["model.device=cpu", f"model.path={checkpoint}"])
 
     assert 10 < measure_steps(config, 4, steps=5) < 100_000
+    assert "nothing" not in registries.attention.names()
+
+
+def test_a_step_that_cannot_be_measured_leaves_the_log_as_it_was(checkpoint: Path) -> None:
+    config = load(CONFIGS / "qwen3-bench.yaml", ["model.device=cpu", f"model.path={checkpoint}"])
+    config.kernels.use = "nowhere"  # no engine can be made
+    log = logging.getLogger("plait")
+    before = log.level
+
+    with pytest.raises(UserError, match="nowhere"):
+        measure_steps(config, 4, steps=5)
+
+    assert log.level == before
     assert "nothing" not in registries.attention.names()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import xml.dom.minidom
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,9 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import UserError
+from plugins.apps.bench.app import Bench
 from plugins.apps.bench.connection import Address, Answer, Connection, clock
 from plugins.apps.bench.load import Pool, arrival_times, closed_loop, open_loop
 from plugins.apps.bench.plot import draw
+from plugins.apps.bench.served import bench_server
 from plugins.apps.bench.serving_report import Load, figures, summary
 from plugins.apps.bench.workloads import Item, Workload
 
@@ -174,6 +177,24 @@ def test_the_figures_are_those_of_numpy() -> None:
 def test_limits_of_what_is_not_measured_are_refused() -> None:
     with pytest.raises(UserError, match=r"run.slo has itl"):
         figures(Workload("x", []), Load(), [], 1.0, {"itl": 3.0}, "plait")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("burstiness", math.nan),
+        ("concurrency", [4, 0]),
+        ("rate", [math.inf]),
+        ("rate", [math.nan]),
+        ("rounds", 0),
+        ("vocabulary", 0),
+        ("vocabulary", -1),
+    ],
+)
+def test_a_load_that_cannot_be_is_refused(name: str, value: Any) -> None:
+    options = Bench.Options(url="http://127.0.0.1:1", workloads=["decode:1:4:4"], **{name: value})
+    with pytest.raises(UserError, match=rf"run\.{name} must be"):
+        bench_server(options)
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://h:99999", "http://h:0"])

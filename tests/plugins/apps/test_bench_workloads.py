@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
+from unittest import mock
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from core.errors import UserError
-from plugins.apps.bench.workloads import STANDARD, workload, workloads
+from plugins.apps.bench.workloads import KINDS, LARGEST_ID, STANDARD, workload, workloads
 
 # name, requests, prompt tokens, output tokens, tokens shared, digest: as other engines' runs of
 # the same workloads report them
@@ -89,8 +93,60 @@ def test_standard_stands_for_the_standard_set() -> None:
         ("decode:x", "decode:batch:tokens_in:tokens_out:seed"),
         ("decode:1:2:3:4:5", "decode:batch:tokens_in:tokens_out:seed"),
         ("decode:0", "has no requests"),
+        ("decode:1:0:5", "no prompts of 0 to 0 tokens"),
+        ("nanobench:0:4:50", "no prompts of 100 to 50 tokens"),
+        ("uniform:4:5:9:8:7", "no answers of 8 to 7 tokens"),
+        ("prefill:4:8.5", "length is '8.5', and must be a whole number"),
+        ("prefill:60000:2048", "more than 100,000,000 tokens"),
+        ("mixed:8:0", "0 requests a second do not come"),
+        ("mixed:8:4:1:101", "101 percent"),
+        ("shared_prefix:4:8:8:8:1:0", "4 requests cannot be 0 groups"),
+        ("shared_prefix:4:8:-1", "less than no tokens"),
     ],
 )
 def test_a_wrong_name_is_explained(name: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         workload(name)
+
+
+NUMBERS = st.one_of(
+    st.integers(-3, 130).map(str),
+    st.sampled_from(["1e-7", "0.01", "1e400", "inf", "nan", "16.0", "", "x", "1_0", "9" * 20]),
+    st.floats().map(str),
+)
+NAMES = st.builds(
+    lambda kind, numbers: ":".join([kind, *numbers]),
+    st.sampled_from([*KINDS]),
+    st.lists(NUMBERS, max_size=7),
+)
+
+
+@settings(max_examples=300)
+@given(st.one_of(NAMES, st.text(max_size=20)))
+@example("mixed:8:0")
+@example("mixed:8:0.0001")  # whose arrivals, in microseconds, do not fit 32 bits
+@example("mixed:6:16.1234567")
+@example("mixed:6:1e-05")
+@example("mixed:6:5e-324")
+@example("shared_prefix:4:8:8:8:1:0")
+@example("shared_prefix:4:8:8:8:1:-1")
+@example("uniform:3:-5:4:1:1")
+def test_any_text_names_a_workload_or_is_refused(name: str) -> None:
+    with mock.patch("plugins.apps.bench.workloads.MOST_TOKENS", 30_000):  # for quick draws
+        try:
+            work = workload(name)
+        except UserError:
+            return
+        moments = [0.0, *(item.arrival for item in work.items)]
+        ids = [token for item in work.items for token in item.prompt]
+        assert all(item.prompt and item.output > 0 for item in work.items)
+        assert moments == sorted(moments)
+        assert math.isfinite(moments[-1])
+        assert 0 <= min(ids) <= max(ids) <= LARGEST_ID
+        assert work.name.split(":")[0] == name.split(":")[0]
+        assert workload(work.name).digest() == work.digest()
+
+
+def test_a_list_of_no_workloads_is_refused() -> None:
+    with pytest.raises(UserError, match="no workload is named"):
+        workloads([])

@@ -23,6 +23,13 @@ def converse(llm: Any, *lines: str, **options: Any) -> tuple[Conversation, str]:
     return conversation, out.getvalue()
 
 
+def test_turns_in_another_encoding_are_told_of() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(b"Gr\xfc\xdfe\n"), encoding="utf-8")
+
+    with pytest.raises(UserError, match=r"standard input is no text in utf-8: .* \(0xfc\)"):
+        list(turns(stream))
+
+
 def test_each_turn_sees_those_before(fake_llm: Any) -> None:
     llm = fake_llm("yes it is")
 

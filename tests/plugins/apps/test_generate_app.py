@@ -12,6 +12,8 @@ import pytest
 from core.errors import UserError
 from plugins.apps.generate import Generate
 
+ANY: Any = None  # a configuration that nothing looks at
+
 
 def app(**options: Any) -> Generate:
     return Generate(Generate.Options(**options))
@@ -71,6 +73,37 @@ def test_answers_go_to_a_file(
     assert capsys.readouterr().out == ""
 
 
+def test_what_comes_to_nothing_is_told_before_there_is_an_engine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("core.llm.LLM.open", lambda config: pytest.fail("an engine was made"))
+    wish = {"logprobs": 0, "prompt_logprobs": 2}
+
+    with pytest.raises(UserError, match=r"run\.out: .*/answers\.jsonl cannot be written: No such"):
+        app(prompt="x", params=wish, out=f"{tmp_path}/none/answers.jsonl").run(ANY)
+    with pytest.raises(UserError, match=r"logprobs and prompt_logprobs .* Set run\.out to a file"):
+        app(prompt="x", params=wish).run(ANY)
+    with pytest.raises(UserError, match=r"run\.params: logprobs would be shown nowhere"):
+        app(prompt="x", params={"logprobs": -1, "prompt_logprobs": None}).run(ANY)
+
+
+def test_answers_do_not_replace_their_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "p.txt"
+    path.write_text("one\n")
+
+    with pytest.raises(UserError, match=r"another file than run\.prompts_file"):
+        app(prompts_file=str(path), out=str(path)).run(ANY)
+    assert path.read_text() == "one\n"
+
+
+def test_a_disk_that_fills_up_is_told_of(fake_llm: Any) -> None:
+    generate = app(prompt="x", out="/dev/full")
+    generate.check()
+
+    with pytest.raises(UserError, match=r"run\.out: /dev/full cannot be written: No space left"):
+        generate.complete(fake_llm(), ["x"])
+
+
 def test_a_chat_prompt_is_a_message(fake_llm: Any) -> None:
     llm = fake_llm()
 
@@ -92,33 +125,12 @@ def test_prompts_are_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -
     assert app(prompt="-").prompts() == ["two\nlines\n"]
 
 
-def test_prompts_are_the_lines_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "p.txt").write_text("one\n\n{two}\n")
+def test_input_in_another_encoding_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(b"Gr\xfc\xdfe\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", stream)
 
-    assert app(prompts_file=str(tmp_path / "p.txt")).prompts() == ["one", "{two}"]
-
-
-def test_json_prompts_are_texts_or_ids(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"prompt": "one"}\n{"prompt_token_ids": [1, 2]}\n')
-
-    assert app(prompts_file=str(tmp_path / "p.jsonl")).prompts() == ["one", [1, 2]]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "words"),
-    [
-        ("p.jsonl", '{"prompt": "one"}\nnothing\n', r"p\.jsonl:2 is no JSON object"),
-        ("p.jsonl", '["one"]\n', r"p\.jsonl:1 is no JSON object"),
-        ("p.txt", "\n", "holds no prompt"),
-        ("other.txt", None, "cannot be read"),
-    ],
-)
-def test_a_wrong_file_is_explained(tmp_path: Path, name: str, text: str | None, words: str) -> None:
-    if text is not None:
-        (tmp_path / name).write_text(text)
-
-    with pytest.raises(UserError, match=words):
-        app(prompts_file=str(tmp_path / name)).prompts()
+    with pytest.raises(UserError, match=r"standard input is no text in utf-8: .* \(0xfc\)"):
+        app(prompt="-").prompts()
 
 
 @pytest.mark.parametrize("options", [{}, {"prompt": "x", "prompts_file": "y"}])

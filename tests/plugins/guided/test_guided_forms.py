@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core import LLM, SamplingParams
+from core.errors import UserError
 from core.outputs import CompletionOutput
 
 EXPRESSIONS = (
@@ -110,3 +111,19 @@ def test_tokens_that_are_no_text_stay_outside(wild: LLM) -> None:
     favoured = {i: 100.0 for i in {*tokenizer.added_ids} - tokenizer.eos_ids} | {300: 100.0}
     for answer in ask(wild, {"regex": r"(.|\n){1,9}"}, answers=4, logit_bias=favoured):
         assert not favoured.keys() & {*answer.token_ids}
+
+
+def test_a_grammar_may_name_tokens_and_hold_schemas(llm: LLM) -> None:
+    tokenizer = llm.engine.tokenizer
+    [tag] = {i for i in tokenizer.added_ids if tokenizer.token_text(i) == "<think>"}
+    schema = '{"type": "boolean", "description": "x ::= y"}'
+    for answer in ask(llm, {"grammar": f'start: <think> %json {schema} <think> "."'}):
+        first, *middle, last, point, _end = answer.token_ids
+        assert first == last == tag
+        assert tokenizer.decode(middle) in ("true", "false")
+        assert tokenizer.decode([point]) == "."
+
+
+def test_a_grammar_that_names_no_token_is_refused(llm: LLM) -> None:
+    with pytest.raises(UserError, match="grammar cannot be served"):
+        ask(llm, {"grammar": "start: <no_such_token>"})

@@ -12,11 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from llguidance.gbnf_to_lark import is_lark_syntax
 
 from core import LLM, SamplingParams
 from core.asking import Asking
 from core.text import Tokenizer
-from plugins.guided.form import Form, form_of
+from plugins.guided.form import _LARK, Form, form_of
+from plugins.guided.gate import Gate
 from plugins.guided.processor import forbid
 from plugins.guided.vocabulary import Vocabulary, vocabulary
 from tests.plugins.guided.conftest import TRAINED, start
@@ -166,6 +168,29 @@ def test_many_threads_may_ask_at_once(byte_checkpoint: Path) -> None:
         for thread in threads:
             thread.join()
         assert sorted(map(bool, reasons)) == [False] * 16 + [True] * 8
+
+
+def test_the_engine_makes_no_grammar_of_a_form_that_the_trial_refuses(
+    wild: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making it has to be tried out, too: converting one may take long."""
+    form = Form("grammar", 'root ::= "refused"')
+    made: list[Form] = []
+    grammar = Form.grammar
+    monkeypatch.setattr(Form, "grammar", lambda form: made.append(form) or grammar(form))
+    gate = Gate(5.0)
+    try:
+        monkeypatch.setattr(gate, "reason", lambda form, names: "too long")
+        assert worker_grammars(wild).reason(form, gate) == "too long"
+    finally:
+        gate.close()
+    assert not made
+
+
+@given(st.lists(st.sampled_from(["start", "%llguidance", ":", " ", "\n", "\r", "\t", "a", "::="])))
+def test_grammars_are_told_apart_as_llguidance_does(parts: list[str]) -> None:
+    text = "".join(parts)
+    assert bool(_LARK.search(text)) == is_lark_syntax(text)
 
 
 def test_a_form_is_known_by_its_grammar() -> None:

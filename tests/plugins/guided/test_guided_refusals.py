@@ -14,6 +14,7 @@ import pytest
 from core import LLM, SamplingParams, UserError
 from core.interfaces import Sampler
 from core.registry import registries
+from plugins.guided.form import Form
 from plugins.guided.gate import Gate
 from tests.plugins.guided.conftest import start
 from tests.tiny import save_tiny
@@ -56,6 +57,7 @@ UNSERVED: list[tuple[dict[str, Any], str]] = [
     ({"regex": "(a"}, "unclosed group"),
     ({"regex": r"(a)\1"}, "backreferences"),
     ({"regex": "(?=a)b"}, "look-around"),
+    ({"grammar": "root ::= a" + "\n" * 65_000}, "Rule 'a' not found"),
     ({"grammar": "start: nobody"}, 'unknown name: "nobody"'),
     ({"grammar": "start: " + "(" * 9000 + '"a"' + ")" * 9000}, "too deeply nested"),
     ({"choice": ["x" * 70_000]}, "characters"),
@@ -175,8 +177,9 @@ def test_closing_the_engine_leaves_no_process(byte_checkpoint: Path) -> None:
 
 def test_the_trial_ends_with_whoever_asked() -> None:
     program = (
-        "from plugins.guided.gate import Gate; import os\n"
-        "gate = Gate(1.0); gate.reason(''); print(gate._process.pid, flush=True); os._exit(1)"
+        "from plugins.guided.form import Form; from plugins.guided.gate import Gate; import os\n"
+        "gate = Gate(1.0); gate.reason(Form('regex', 'a'))\n"
+        "print(gate._process.pid, flush=True); os._exit(1)"
     )
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, cwd=os.getcwd()
@@ -191,9 +194,7 @@ def test_the_trial_ends_with_whoever_asked() -> None:
 def test_a_gate_goes_on_after_a_loss() -> None:
     gate = Gate(5.0)
     try:
-        from llguidance import LLMatcher
-
-        good = LLMatcher.grammar_from_regex("a")
+        good = Form("regex", "a")
         assert gate.reason(good) is None
         gate._process.kill()
         assert "Simplify" in gate.reason(good)

@@ -55,7 +55,7 @@ def test_the_pipeline_is_that_of_transformers_in_vllms_order() -> None:
         transformers.TopPLogitsWarper(0.9),
     ):
         scores = warper(known, scores)
-    wanted = noise.draw_from_all(scores, torch.ones(count), rows.keys)
+    wanted = noise.drawn_from_all(scores, torch.ones(count), rows.keys, None, 0)[0]
     ids = sampled(logits, rows).ids
     assert ids.tolist() == wanted.tolist()
     assert ids.tolist() != scores.argmax(-1).tolist()

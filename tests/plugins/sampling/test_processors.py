@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from core.sampling.params import SamplingParams
 from core.sampling.rows import SampleRows
+from core.sampling.table import SamplingTable
 from core.testing.sampling import make_rows
 from plugins.sampling.bad_words import BadWords
 from plugins.sampling.masks import AllowedTokens, LogitBias, MinTokens
@@ -123,10 +125,47 @@ def test_bad_words_of_several_rows_and_lengths(device: str) -> None:
     assert forbidden == [[3, 9], [3], []]
 
 
+def test_a_bad_word_costs_its_own_length_and_no_other_one_that_of_the_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row of the longest word's size for each of them would be 10,000,000 numbers here."""
+    sizes = []
+    send = SamplingTable.send
+
+    def sent(table: SamplingTable, array: np.ndarray) -> torch.Tensor:
+        sizes.append(array.size)
+        return send(table, array)
+
+    monkeypatch.setattr(SamplingTable, "send", sent)
+    long = list(range(SIZE)) * 250
+    rows = rows_of(*[worded(long, *([i % SIZE, 3] for i in range(250)))] * 4, outputs=[[1]] * 4)
+    found = BadWords(BadWords.Options())(torch.zeros(4, SIZE), rows)
+    assert found.isinf().nonzero().tolist() == [[row, 3] for row in range(4)]
+    assert max(sizes) <= 4 * (len(long) + 250)
+
+
 def test_a_bad_word_that_began_in_the_prompt_may_be_completed() -> None:
     rows = rows_of(worded([1, 2]), worded([1, 2]), prompts=[[1], [5]], outputs=[[], [1]])
     found = BadWords(BadWords.Options())(torch.zeros(2, SIZE), rows)
     assert found[:, 2].tolist() == [0, -math.inf]
+
+
+def test_penalties_in_parts_are_those_of_all_rows(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """A step with one long request must not take the memory of as many long ones."""
+    params = [
+        SamplingParams(repetition_penalty=1 + s / 4, frequency_penalty=s / 5, presence_penalty=0.5)
+        for s in range(5)
+    ]
+    outputs = [list(range(s, 3 * s)) + [s] * s for s in range(5)]
+    where = {"prompts": [[9, 9, 8]] * 5, "outputs": outputs, "device": device}
+    wanted = Penalties(Penalties.Options())(random_logits(5, device), rows_of(*params, **where))
+    parts = SampleRows.parts
+    for most in (1, 20):
+        monkeypatch.setattr(SampleRows, "parts", lambda rows, most=most: parts(rows, most))
+        found = Penalties(Penalties.Options())(random_logits(5, device), rows_of(*params, **where))
+        assert torch.equal(found, wanted)
 
 
 def test_bias_is_added(device: str) -> None:

@@ -12,6 +12,7 @@ from core.sampling.params import SamplingParams
 from core.types import TokenLogprobs
 from plugins.serve.engine.messages import EngineInfo, Piece
 from plugins.serve.engine.submission import Busy, Refused, Submission
+from plugins.serve.engine.waiting import Waiting
 
 Answering = Callable[[list[int], SamplingParams, int], Sequence[int]]
 
@@ -55,6 +56,7 @@ class FakeEngine:
         self.answer = answer or (lambda ids, params, index: ids)
         self.step = step
         self.asked: list[Asked] = []
+        self.queue = 1024  # most answers of a request
         self.busy: float | None = None  # seconds: every request is turned away
         self.dead: str | None = None  # see `die`
         self.hold = False  # nobody gets a piece while it is set
@@ -77,6 +79,13 @@ class FakeEngine:
         self.dead = sentence
         for asked in self.asked:
             asked.submission.fail(EngineDead(sentence))
+
+    def check_room(self, answers: int) -> None:
+        if self.dead is not None:
+            raise EngineDead(self.dead)
+        if self.busy is not None:
+            raise Busy(self.busy)
+        Waiting(self.queue).check(answers)
 
     def submit(
         self,

@@ -60,6 +60,7 @@ class Script:
     done: bool = True  # whether [DONE] ends the stream
     endless: bool = False  # repeat the last event for ever
     error: tuple[int, str, dict[str, str]] | None = None  # status, message, headers
+    code: str | None = None  # of that error
     key: str | None = None  # what must be brought
     raw: Callable[[bytes], list[bytes]] | None = None  # how to cut the stream into pieces
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -90,7 +91,7 @@ class Script:
             return locked
         self.asked.append(await request.json())
         if self.error:
-            return _error(*self.error)
+            return _error(*self.error, self.code)
         return StreamingResponse(self._stream(), media_type="text/event-stream")
 
     async def _stream(self) -> AsyncIterator[bytes]:
@@ -116,5 +117,5 @@ class Script:
             yield f"data: {json.dumps(self.events[-1])}\n\n".encode()
 
 
-def _error(status: int, message: str, headers: dict[str, str]) -> Response:
-    return JSONResponse({"error": {"message": message}}, status, headers)
+def _error(status: int, message: str, headers: dict[str, str], code: str | None = None) -> Response:
+    return JSONResponse({"error": {"message": message, "code": code}}, status, headers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +74,14 @@ async def start(
     answers: Answers,
     counts: Counts,
     at_once: int,
+    progress: Callable[[int], None] = lambda tokens: None,
 ) -> None:
     """Answer these requests, with an engine of the test's."""
-    await run(
-        app, engine, coming, answers, at_once=at_once, counts=counts, progress=lambda tokens: None
-    )
+    await run(app, engine, coming, answers, at_once=at_once, counts=counts, progress=progress)
 
 
 def answer(
-    app: Starlette, engine: FakeEngine, source: Path, target: Path, at_once: int = 4
+    app: Starlette, engine: FakeEngine, source: Path, target: Path, at_once: int = 4, **more: Any
 ) -> Counts:
     """What the app does, with an engine of the test's."""
     counts = Counts()
@@ -90,7 +89,7 @@ def answer(
     with Answers(target) as answers:
         done = answers.done()
         assert not done.outside(asked)
-        asyncio.run(start(app, engine, read(source, done), answers, counts, at_once))
+        asyncio.run(start(app, engine, read(source, done), answers, counts, at_once, **more))
     return counts
 
 
@@ -104,14 +103,15 @@ def test_every_request_gets_the_answer_of_the_server(
         {"custom_id": "two", "url": "/v1/chat/completions", "body": chat},
         "",
     )
-    counts = answer(app, engine, source, tmp_path / "out")
+    heard: list[int] = []
+    counts = answer(app, engine, source, tmp_path / "out", progress=heard.append)
     found = answers_in(tmp_path / "out")
     first = found["one"]["response"]
     assert (first["status_code"], found["one"]["error"]) == (200, None)
     assert first["body"]["choices"][0]["text"] == "hi"
     assert found["two"]["response"]["body"]["object"] == "chat.completion"
     assert found["one"]["id"].startswith("batch_req_")
-    assert (counts.well, counts.failed, counts.tokens) == (2, 0, 4)
+    assert (counts, heard) == (Counts(well=2), [2, 2])
 
 
 @pytest.mark.parametrize(
@@ -216,6 +216,19 @@ def test_what_is_answered_is_not_asked_again(
     assert len(engine.asked) == 4
     answer(app, engine, source, tmp_path / "out")
     assert len(engine.asked) == 4
+
+
+def test_an_answer_that_stands_there_twice_hides_no_other_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "in", *map(completion, "abc"))
+    target, a, b = tmp_path / "out", line("a", 200, b"{}"), line("b", 200, b"{}")
+    target.write_bytes(a + a + b)
+    found: list[int] = []
+    monkeypatch.setattr(Batch, "_answer", lambda *args: found.append(args[4]) or 0)
+    Batch(Batch.Options(input=str(source), output=str(target))).run(None)  # type: ignore[arg-type]
+    assert found == [1]
+    assert "3 requests, 2 answered before" in capsys.readouterr().err
 
 
 def test_when_the_engine_dies_nothing_is_written_of_what_it_had(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from core.text import Tokenizer
+from plugins.serve.protocol.chat import for_template
 from tests.plugins.serve.chatting import HELLO, deltas, streamed, whole
 from tests.plugins.serve.running import Running
 from tests.tiny import END_OF_TEXT, IM_END
@@ -17,18 +20,29 @@ def test_thoughts_are_told_apart(fake: Running, say: Any) -> None:
         "role": "assistant",
         "content": "Yes.",
         "refusal": None,
+        "reasoning": "Hm, hm.",
         "reasoning_content": "Hm, hm.",
     }
     parts = deltas(fake)
     assert parts[0] == {"role": "assistant", "content": ""}
-    assert "".join(p.get("reasoning_content", "") for p in parts) == "Hm, hm."
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(p.get(name, "") for p in parts) == "Hm, hm."
     assert "".join(p.get("content", "") for p in parts) == "Yes."
 
 
 def test_thoughts_can_be_left_out(fake: Running, say: Any) -> None:
     say("<think>\nHm.\n</think>\n\nYes.")
-    assert "reasoning_content" not in whole(fake, include_reasoning=False)["choices"][0]["message"]
-    assert not any("reasoning_content" in part for part in deltas(fake, include_reasoning=False))
+    [choice] = whole(fake, include_reasoning=False)["choices"]
+    for part in (choice["message"], *deltas(fake, include_reasoning=False)):
+        assert not part.keys() & {"reasoning", "reasoning_content"}
+
+
+def test_a_message_can_be_sent_back_as_it_came(fake: Running, say: Any) -> None:
+    say("<think>\nHm.\n</think>\n\nYes.")
+    message = whole(fake)["choices"][0]["message"]
+    assert whole(fake, messages=[*HELLO, message, *HELLO])
+    [seen] = for_template([message])
+    assert seen == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
 
 
 def test_thoughts_without_an_end_are_no_content(fake: Running, say: Any) -> None:
@@ -38,9 +52,13 @@ def test_thoughts_without_an_end_are_no_content(fake: Running, say: Any) -> None
     assert choice["message"]["reasoning_content"] == "Hm, hm."
 
 
-def test_a_prompt_may_open_thoughts(fake: Running, say: Any) -> None:
+@pytest.mark.parametrize(
+    "begun",
+    ["<think>\nWell", [{"type": "text", "text": "<think>"}, {"type": "text", "text": "Well"}]],
+)
+def test_a_prompt_may_open_thoughts(fake: Running, say: Any, begun: Any) -> None:
     say("Hm.\n</think>\n\nYes.")
-    going_on = [*HELLO, {"role": "assistant", "content": "<think>\nWell"}]
+    going_on = [*HELLO, {"role": "assistant", "content": begun}]
     [choice] = whole(fake, messages=going_on, continue_final_message=True)["choices"]
     assert choice["message"]["reasoning_content"] == "Hm."
     assert choice["message"]["content"] == "Yes."
@@ -89,6 +107,13 @@ def test_messages_reach_the_template_as_they_are(fake: Running, tokenizer: Token
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na\nb<|im_end|>\n"
         "<|im_start|>assistant\nNo.<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
     )
+
+
+def test_what_is_known_of_the_prompt_is_told_once(fake: Running) -> None:
+    answer = whole(fake, n=3, prompt_logprobs=0)
+    found = [e["prompt_logprobs"] for e in streamed(fake, n=3, prompt_logprobs=0)
+             if "prompt_logprobs" in e]  # fmt: skip
+    assert found == [answer["prompt_logprobs"]]
 
 
 def test_usage_comes_last_where_it_is_asked_for(fake: Running, say: Any) -> None:

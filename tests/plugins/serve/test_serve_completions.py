@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,8 +13,9 @@ from core.text import Tokenizer
 from plugins.serve.protocol.completions import Completion
 from plugins.serve.protocol.models import Model, ModelList, Version
 from plugins.serve.protocol.tokens import Tokens
-from tests.plugins.serve.running import Running
-from tests.tiny import IM_END
+from tests.plugins.serve.fake_engine import FakeEngine
+from tests.plugins.serve.running import Running, serving
+from tests.tiny import END_OF_TEXT, IM_END
 
 PATH = "/v1/completions"
 
@@ -93,6 +95,26 @@ def test_scores_of_an_echo_begin_with_the_prompt(fake: Running) -> None:
     assert told == scores
 
 
+@pytest.mark.parametrize("echo", [True, False])
+def test_offsets_are_those_of_characters_however_many_tokens_one_has(
+    fake: Running, tokenizer: Tokenizer, echo: bool
+) -> None:
+    end = len(tokenizer.encode("\u20ac"))
+    assert end == 3
+    ids = [*tokenizer.encode("ñ"), END_OF_TEXT, *tokenizer.encode("€b"), IM_END]
+    fake.engine.answer = lambda prompt, params, index: ids
+    body: Any = {"prompt": "日é", "echo": echo, "logprobs": 0}
+    [choice] = whole(fake, **body)["choices"]
+    prompt = "日é" * echo
+    assert choice["text"] == prompt + "ñ€b"
+    begun = len(prompt)
+    places = [0, 0, 0, 1, 1] * echo + [begun + at for at in (0, 0, 1, 1, 1, 1, 2, 3)]
+    assert choice["logprobs"]["text_offset"] == places
+    told = [at for event in streamed(fake, **body)
+            for at in (event["choices"][0]["logprobs"] or {}).get("text_offset", ())]  # fmt: skip
+    assert told == places
+
+
 def test_a_prompt_can_be_scored_alone(fake: Running) -> None:
     found = whole(fake, prompt="abc", echo=True, logprobs=0, max_tokens=0)
     [choice] = found["choices"]
@@ -128,6 +150,22 @@ def test_stop_ids_are_told_where_they_were_named(fake: Running, tokenizer: Token
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", None)
     [choice] = whole(fake, prompt="abc", max_tokens=2)["choices"]
     assert (choice["text"], choice["finish_reason"]) == ("AB", "length")
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [({}, 16), ({"min_tokens": 20}, 20), ({"min_tokens": 3}, 16), ({"max_tokens": 40}, 40)],
+)
+def test_an_answer_is_short_unless_more_is_asked_for(fake: Running, body: Any, most: int) -> None:
+    whole(fake, prompt="a", **body)
+    assert fake.engine.asked[-1].params.max_tokens == most
+
+
+def test_the_models_own_length_comes_first(folder: Path) -> None:
+    defaults = {"max_new_tokens": 9, "min_new_tokens": 2}
+    with serving(FakeEngine(defaults=defaults), folder) as running:
+        whole(running, prompt="a")
+        assert running.engine.asked[-1].params.max_tokens == 9
 
 
 def test_special_tokens_are_added_unless_declined(fake: Running) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 
+from core.testing.traffic import COUNTERS
 from plugins.serve.distribution import Distribution, lengths
 from plugins.serve.endpoints import metrics as endpoint
 from plugins.serve.engine.messages import Piece
@@ -129,6 +130,11 @@ def test_the_gauges_are_those_of_the_engine_and_go_with_it(meter: Meter) -> None
     assert found["num_preemptions_total", ""] == 4
     meter.gauges(None)
     assert ("num_requests_running", "") not in samples(meter)
+
+
+def test_what_every_scheduler_counts_is_enough(meter: Meter) -> None:
+    meter.gauges(dict.fromkeys(COUNTERS, 0))
+    assert samples(meter)["kv_cache_usage_perc", ""] == 0
 
 
 def test_names_of_older_dashboards_say_the_same(meter: Meter) -> None:

@@ -134,6 +134,30 @@ def test_completions_echo_and_score(client: openai.OpenAI) -> None:
     assert starts == scores.tokens
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_every_answer_has_the_scores_of_the_prompt(client: openai.OpenAI, stream: bool) -> None:
+    given: Any = {"model": "tiny", "prompt": "The Mole had", "max_tokens": 2, "echo": True}
+    given |= {"n": 3, "logprobs": 1, "seed": 1, "extra_body": {"prompt_logprobs": 1}}
+    if stream:
+        choices = [c for event in client.completions.create(**given, stream=True)
+                   for c in event.choices]  # fmt: skip
+    else:
+        choices = client.completions.create(**given).choices
+    starts: list[Any] = [[], [], []]
+    for choice in choices:
+        scores: Any = choice.logprobs
+        if choice.text.startswith("The Mole had"):
+            assert "".join(scores.tokens).startswith("The Mole had")
+            assert len(scores.tokens) == len(scores.token_logprobs)
+            values = scores.token_logprobs[: scores.text_offset.index(len("The Mole had"))]
+            assert values[0] is None
+            assert all(value <= 0 for value in values[1:])
+            told: Any = choice.model_extra
+            starts[choice.index] = [values, told["prompt_logprobs"]]
+    assert len(starts[0][0]) == len(starts[0][1]) > 1
+    assert starts[1] == starts[2] == starts[0]
+
+
 def test_completions_stream(client: openai.OpenAI) -> None:
     given: Any = {"model": "tiny", "prompt": ["The Mole", "The Rat"], "max_tokens": 8, "seed": 5}
     whole = client.completions.create(**given)

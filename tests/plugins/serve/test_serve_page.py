@@ -192,7 +192,16 @@ def test_a_question_can_be_edited_and_an_answer_made_again(page: Page, script: S
     [
         ({"error": (400, "temperature is 9.", {})}, "temperature is 9."),
         ({"error": (429, "Full.", {"Retry-After": "3"})}, "Try again in 3 seconds."),
-        ({"error": (503, "Dead.", {})}, "The engine is gone."),
+        ({"error": (503, "Dead.", {}), "code": "engine_stopped"}, "The engine is gone."),
+        (
+            {"error": (503, "Many.", {"Retry-After": "1"})},
+            "The server cannot answer now. Many. Try",
+        ),
+        ({"error": (503, "It stops.", {}), "code": "stopping"}, "cannot answer now. It stops."),
+        (
+            {"error": (403, "Not the name 'x'.", {}), "code": "host_not_allowed"},
+            "Not the name 'x'.",
+        ),
         ({"events": [said("half"), {"error": {"message": "It broke."}}]}, "It broke."),
         ({"events": [said("half")], "done": False}, "broke off"),
     ],
@@ -203,7 +212,12 @@ def test_what_goes_wrong_is_said_in_words(
     vars(script).update(answer)
     ask(page, "Hi")
     answered(page)
-    expect(page.get_by_role("alert")).to_contain_text(words)
+    told = page.get_by_role("alert")
+    expect(told).to_contain_text(words)
+    if script.code != "engine_stopped":
+        expect(told).not_to_contain_text("engine is gone")
+    expect(told).not_to_contain_text("key")
+    expect(page.locator("#key")).not_to_be_focused()
 
 
 def test_the_key_is_asked_for_and_kept_for_the_tab(page: Page, script: Script) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 import numpy as np
@@ -91,6 +92,7 @@ class TemperatureAlone(Sampler):
         good = ~logits.isnan().any(-1) & (logits > -torch.inf).any(-1)
         ids = rows.draw(torch.where(good[:, None], logits, 0.0))
         lost = (~good).nonzero()[:, 0].tolist()
+        ids = ids.masked_fill(~good, -1).int()  # whole numbers of any kind
         return Sampled(ids, errors=dict.fromkeys(lost, "no token is possible"))
 
 
@@ -139,6 +141,7 @@ class OneAtATime(Scheduler):
         self.held, self.flying, self.left = request, request, []
         self.number += 1
         request.computed += count
+        request.started = request.started or time.monotonic()
         return made
 
     def update(self, plan, output):
@@ -167,7 +170,19 @@ class OneAtATime(Scheduler):
         return bool(self.queue)
 
     def statistics(self):
-        return {"running": int(self.held is not None), "waiting": len(self.queue)}
+        total, held = self.limits.pages, self.held
+        owned = -(-held.limit // self.limits.page_size) if held else 0
+        return {
+            "running": int(held is not None),
+            "waiting": len(self.queue),
+            "preemptions": 0,
+            "pages_total": total,
+            "pages_owned": owned,
+            "pages_cached": 0,
+            "pages_free": total - owned,
+            "prefix_queries": 0,
+            "prefix_hits": 0,
+        }
 
 
 class ScatterTokens(Guard):

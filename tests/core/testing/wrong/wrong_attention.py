@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 
 from core.registry import attention
+from examples.one_file.naive_attention import Naive
 from plugins.attention.sdpa import Sdpa
 
 
@@ -117,3 +118,74 @@ class NewTokensAlone(Sdpa):
         short = replace(meta, context_lens=chunk, private=None)
         super().plan(short)
         meta.private = {**(meta.private or {}), self: short.private[self]}
+
+
+@attention.register("largest-score-not-subtracted")
+class LargestScoreNotSubtracted(Naive):
+    """exp() of a score, which overflows."""
+
+    def _attend(self, q, keys, values):
+        scores = torch.einsum("nhd,khd->hnk", q, keys) * self.shape.scale
+        places = torch.arange(len(keys))
+        own = places[len(keys) - len(q) :, None]
+        seen = (places <= own) & (places > own - (self.shape.window or len(keys)))
+        weights = scores.exp() * seen
+        return torch.einsum("hnk,khd->nhd", weights / weights.sum(-1, keepdim=True), values)
+
+
+@attention.register("last-tokens-alone")
+class LastTokensAlone(Naive):
+    """Decoding has room for the scores of 2048 tokens."""
+
+    def _attend(self, q, keys, values):
+        if len(q) == 1:
+            keys, values = keys[-2048:], values[-2048:]
+        return super()._attend(q, keys, values)
+
+
+@attention.register("first-requests-alone")
+class FirstRequestsAlone(Sdpa):
+    """The grid of a launch ends."""
+
+    def forward(self, q, k, v, cache, meta):
+        out = super().forward(q, k, v, cache, meta)
+        out[256:] *= len(meta.query_lens) <= 256
+        return out
+
+
+@attention.register("slots-overwritten")
+class SlotsOverwritten(Sdpa):
+    """Keeps what it has planned in the step's own tensors; keys are stored by them."""
+
+    def plan(self, meta):
+        super().plan(meta)
+        meta.slots.zero_()
+
+
+@attention.register("cannot-be-warmed")
+class CannotBeWarmed(Sdpa):
+    """Knows its sizes from the first step on."""
+
+    def plan(self, meta):
+        super().plan(meta)
+        self.width = meta.page_table.shape[1]
+
+    def warm(self, cache, limits):
+        self.buffer = torch.empty(limits.max_num_seqs, self.width)
+
+
+@attention.register("first-step-for-ever")
+class FirstStepForEver(Naive):
+    """What a captured step holds is not brought up to date."""
+
+    def static(self, limits, batch):
+        return {}
+
+    def refresh(self, static, meta):
+        static.setdefault("lengths", (meta.query_lens, meta.context_lens))
+
+    def forward(self, q, k, v, cache, meta):
+        if meta.private:
+            query, context = meta.private[self]["lengths"]
+            meta = replace(meta, query_lens=query, context_lens=context)
+        return super().forward(q, k, v, cache, meta)

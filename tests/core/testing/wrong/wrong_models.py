@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
+from plait_llama.architecture import Llama
 
 from core.registry import models
 from models.qwen3.architecture import Qwen3
@@ -100,3 +101,14 @@ class UnknownKeysIgnored(Renamed):
     def config(cls, raw, *, ignore=(), **more):
         known = {key: value for key, value in raw.items() if not key.startswith("gain")}
         return super().config(known, ignore=ignore, **more)
+
+
+@models.register("MistralForCausalLM")
+class WindowIgnored(Llama):
+    """What transformers makes of this name, without sliding_window."""
+
+    @classmethod
+    def config(cls, raw, **more):
+        kept = {key: value for key, value in raw.items() if key != "sliding_window"}
+        llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+        return super().config(kept | llama, **more)

@@ -153,3 +153,23 @@ class IgnoresWhatItDoesNotKnow(Int8):
 class ConvertsNormsInName(Int8):
     def format(self, source, module):
         return INT8 if "norm" in source else super().format(source, module)
+
+
+@quantization.register("bias-in-short-steps-alone")
+class BiasInShortStepsAlone(Changed):
+    class layer(Int8Linear):
+        def forward(self, input):
+            y = super().forward(input)
+            return y if len(input) <= 64 or self.bias is None else y - self.bias
+
+
+@quantization.register("rounds-long-steps")
+class RoundsLongSteps(Changed):
+    """In bfloat16 a long step multiplies two numbers of 8 bits."""
+
+    class layer(Int8Linear):
+        def forward(self, input):
+            if len(input) > 100 and input.dtype == torch.bfloat16:
+                scale = input.float().abs().amax(1, keepdim=True).clamp(min=1e-9) / 127
+                input = ((input / scale).round() * scale).to(input.dtype)
+            return super().forward(input)

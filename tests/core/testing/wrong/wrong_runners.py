@@ -80,3 +80,29 @@ class MixedStepsUnsampled(Eager):
             return hidden, self.step.sample(self.step.logits(hidden, batch), batch)
         wrong = self.step.logits(hidden, batch).roll(1, 0)
         return hidden, self.step.sample(wrong, batch)
+
+
+@runners.register("errors-lost")
+class ErrorsLost(Eager):
+    def run(self, batch):
+        hidden, found = super().run(batch)
+        return hidden, Sampled(found.ids, found.logprobs)
+
+
+@runners.register("first-6-requests-alone")
+class FirstRequestsAlone(Eager):
+    """As many as the buffer of ids has room for."""
+
+    def run(self, batch):
+        hidden, found = super().run(batch)
+        found.ids[6:] = 0
+        return hidden, found
+
+
+@runners.register("first-48-tokens-alone")
+class FirstTokensAlone(Eager):
+    """As many as the buffer of hidden states has room for."""
+
+    def run(self, batch):
+        hidden, found = super().run(batch)
+        return hidden.index_fill(0, torch.arange(48, max(48, len(hidden))), 0.0), found

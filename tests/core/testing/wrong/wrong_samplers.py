@@ -168,9 +168,40 @@ class WritesTheHistory(DefaultSampler):
         return found
 
 
-@samplers.register("short-ids")
-class ShortIds(DefaultSampler):
+@samplers.register("ids-from-1-on")
+class IdsFromOneOn(DefaultSampler):
+    """As some libraries count, with 0 for no token."""
+
     def __call__(self, logits, rows):
         found = super().__call__(logits, rows)
-        found.ids = found.ids.int()
+        found.ids = found.ids + 1
+        return found
+
+
+@samplers.register("minus-1-without-a-word")
+class MinusOneWithoutAWord(DefaultSampler):
+    """Gives up where a row is not plain."""
+
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        rich = torch.tensor([p.logit_bias is not None for p in rows.params])
+        found.ids = found.ids.masked_fill(rich, -1)
+        return found
+
+
+@samplers.register("best-1024-alone")
+class BestAlone(DefaultSampler):
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        if logits.shape[1] > 1024:
+            best = logits.topk(1024)
+            found.ids = best.indices.gather(1, rows.draw(best.values)[:, None])[:, 0]
+        return found
+
+
+@samplers.register("first-64-rows-alone")
+class FirstRowsAlone(DefaultSampler):
+    def __call__(self, logits, rows):
+        found = super().__call__(logits, rows)
+        found.ids = found.ids[torch.arange(len(rows)) % 64]
         return found

@@ -144,3 +144,38 @@ class AbortsForgotten(FirstComeFirstServed):
     def finish(self, request, reason):
         if reason != "abort":
             super().finish(request, reason)
+
+
+@schedulers.register("lookups-uncounted")
+class LookupsUncounted(FirstComeFirstServed):
+    def statistics(self):
+        numbers = super().statistics()
+        del numbers["prefix_queries"]
+        return numbers
+
+
+@schedulers.register("everybody-reads-the-cache")
+class EverybodyReadsTheCache(FirstComeFirstServed):
+    """Also those whose hidden states somebody wants to see."""
+
+    def add(self, request):
+        request.reads_cache = True
+        super().add(request)
+
+
+@schedulers.register("never-started")
+class NeverStarted(FirstComeFirstServed):
+    def plan(self):
+        made = super().plan()
+        for request in made.requests if made else ():
+            request.started = 0.0
+        return made
+
+
+@schedulers.register("errors-without-a-sentence")
+class ErrorsWithoutASentence(FirstComeFirstServed):
+    def update(self, plan, output):
+        news = super().update(plan, output)
+        for request in news:
+            request.error = None
+        return news

@@ -119,3 +119,69 @@ class GuardForgotten(Packed):
 class LayoutThatLies(linear.Colwise):
     def layout(self):
         return "R", "R"
+
+
+@sharding.register("mask-of-the-first-step")
+class MaskOfTheFirstStep(vocabulary.Vocab):
+    @property
+    def guard(self):
+        return MaskKept
+
+
+class MaskKept(vocabulary.MaskedLookup):
+    def forward(self, ids):
+        if not hasattr(self, "_mine"):
+            self._mine = (ids >= self._first) & (ids < self._last)
+        mine = self._mine[torch.arange(len(ids)) % len(self._mine)]
+        at = torch.where(mine, ids - self._first, 0).clamp(0, len(self.weight) - 1)
+        rows = super(vocabulary.MaskedLookup, self).forward(at)
+        return self._comm.all_reduce(torch.where(mine.unsqueeze(-1), rows, 0))
+
+
+class Summed(linear.Rowwise):
+    """Sums by a guard of its own."""
+
+    summing: type
+
+    @property
+    def guard(self):
+        return self.summing if self.options.reduce == "sum" else super().guard
+
+
+class SeveralSummed(linear.AllReduce):
+    def forward(self, x):
+        part = super(linear.AllReduce, self).forward(x)
+        return part if len(part) == 1 else self._comm.all_reduce(part)
+
+
+@sharding.register("one-token-unsummed")
+class OneTokenUnsummed(Summed):
+    summing = SeveralSummed
+
+
+class BufferKept(linear.AllReduce):
+    def forward(self, x):
+        part = super(linear.AllReduce, self).forward(x)
+        if not hasattr(self, "_buffer"):
+            self._buffer = torch.zeros_like(part)
+        count = min(len(part), len(self._buffer))
+        self._buffer[:count] = part[:count]
+        return self._comm.all_reduce(self._buffer)
+
+
+@sharding.register("as-long-as-the-first-step")
+class AsLongAsTheFirstStep(Summed):
+    summing = BufferKept
+
+
+class SummedWidely(linear.AllReduce):
+    def forward(self, x):
+        part = super(linear.AllReduce, self).forward(x)
+        return self._comm.all_reduce(part.to(torch.promote_types(part.dtype, torch.float32)))
+
+
+@sharding.register("widens-activations")
+class WidensActivations(Summed):
+    """Adds in float32, and leaves it at that."""
+
+    summing = SummedWidely

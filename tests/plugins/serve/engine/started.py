@@ -9,10 +9,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 from core import settings
 from core.config import Config
+from core.errors import EngineDead
 from core.sampling.params import SamplingParams
-from plugins.serve.engine.client import EngineClient, Piece
+from plugins.serve.engine.client import EngineClient, Piece, Submission
 
 T = TypeVar("T")
 PROMPT = [5, 6, 7, 8, 9]
@@ -86,6 +89,14 @@ async def answer(
     async for piece in client.submit(ids, params, **named):
         found[piece.index].append(piece)
     return found
+
+
+async def failing(submission: Submission) -> str:
+    """The sentence with which a stream ends."""
+    with pytest.raises(EngineDead) as dead:
+        async for _ in submission:
+            pass
+    return str(dead.value)
 
 
 def ids_of(pieces: Sequence[Piece]) -> list[int]:

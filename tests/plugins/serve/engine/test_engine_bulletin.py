@@ -40,6 +40,14 @@ class Steps:
             self.scored[self._number + index] = logprobs is not None
         self._number += n
 
+    def add_in_vain(self) -> None:
+        """One that the engine could not queue."""
+        n = self.chance.choice([1, 1, 3])
+        for number in range(self._number, self._number + n):
+            self.given[number], self.scored[number], self.ends[number] = [], False, "error"
+        self.bulletin.never_ran(self._number, n, "it broke")
+        self._number += n
+
     def step(self) -> None:
         """Most steps sample one id for everybody, in the same order; some do not."""
         chance = self.chance
@@ -97,6 +105,8 @@ def test_the_bulletin_tells_each_id_once_and_in_order(seed: int) -> None:
     for _ in range(60):
         if steps.chance.random() < 0.2:
             steps.add()
+        if steps.chance.random() < 0.1:
+            steps.add_in_vain()
         steps.step()
         for news in messages:
             steady = steady if news.answers is None else unpack(news.answers)
@@ -104,7 +114,9 @@ def test_the_bulletin_tells_each_id_once_and_in_order(seed: int) -> None:
                 told[number].append(token)
                 assert not steps.scored[number]
             for number, piece in news.others:
-                assert piece.cached == (number - piece.index if number not in told else 0)
+                assert (piece.error is None) == (piece.finish != "error")
+                first = number not in told and piece.finish != "error"
+                assert piece.cached == (number - piece.index if first else 0)
                 scores = [score.token for score in piece.logprobs or ()]
                 assert scores == (piece.ids if steps.scored[number] else [])
                 told.setdefault(number, []).extend(piece.ids)

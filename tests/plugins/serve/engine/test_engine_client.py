@@ -82,16 +82,17 @@ def test_those_of_a_long_prompt_come_whole_with_the_first_piece(
     first, second = engine.run(lambda client: answer(client, prompt, asked))
 
     (expected,) = offline.generate([prompt], asked, use_tqdm=False)
-    told = first[0].prompt_logprobs
-    assert told is not None
-    assert [
-        (entry.token, pytest.approx(entry.logprob, abs=1e-4), entry.rank) for entry in told
-    ] == [
-        (token, known[token].logprob, known[token].rank)
-        for token, known in zip(prompt[1:], (expected.prompt_logprobs or [])[1:], strict=True)
-        if known is not None
-    ]
-    assert {piece.prompt_logprobs is None for piece in [*first[1:], *second]} == {True}
+    for answered in (first, second):
+        told = answered[0].prompt_logprobs
+        assert told is not None
+        assert [
+            (entry.token, pytest.approx(entry.logprob, abs=1e-4), entry.rank) for entry in told
+        ] == [
+            (token, known[token].logprob, known[token].rank)
+            for token, known in zip(prompt[1:], (expected.prompt_logprobs or [])[1:], strict=True)
+            if known is not None
+        ]
+        assert {piece.prompt_logprobs is None for piece in answered[1:]} == {True}
 
 
 def test_the_first_piece_says_what_was_cached(engine: Started) -> None:

@@ -19,12 +19,13 @@ from starlette.applications import Starlette
 from core import SamplingParams
 from core.errors import EngineDead, UserError
 from plugins.serve.endpoints import health
-from plugins.serve.engine.client import EngineClient, Submission
+from plugins.serve.engine.client import EngineClient
 from tests.plugins.serve.engine.started import (
     Started,
     answer,
     busy_seconds,
     configuration,
+    failing,
     gone,
     ids_of,
 )
@@ -62,14 +63,6 @@ def start_breaking(checkpoint: Path) -> Started:
 def breaking(tiny_served: Path) -> Iterator[Started]:
     with closing(start_breaking(tiny_served)) as started:
         yield started
-
-
-async def failing(submission: Submission) -> str:
-    """The sentence with which a stream ends."""
-    with pytest.raises(EngineDead) as dead:
-        async for _ in submission:
-            pass
-    return str(dead.value)
 
 
 async def health_of(client: EngineClient) -> int:
@@ -131,16 +124,20 @@ def test_what_breaks_the_loop_is_told_in_a_sentence_and_logged_whole(
 
 def test_a_request_that_breaks_a_plugin_harms_no_other(breaking: Started) -> None:
     async def ask(client: EngineClient) -> tuple[list[str], int]:
-        other = asyncio.ensure_future(answer(client, [1, 2, 3], SHORT))
+        other = client.submit([1, 2, 3], LONG)
+        ids = [token for _ in range(9) for token in (await other.__anext__()).ids]  # it is decoding
         pieces = await answer(client, [1] * 15, SamplingParams(n=2))
-        (whole,) = await other
-        return [str(piece.error) for (piece,) in pieces], len(ids_of(whole))
+        ids += ids_of([piece async for piece in other])
+        assert client.alive
+        assert not client._unread
+        assert not client._answers
+        return [str(piece.error) for (piece,) in pieces], len(ids)
 
     errors, length = breaking.run(ask)
 
     assert len(errors) == 2
     assert all("fifteen tokens" in error for error in errors)
-    assert length == 3
+    assert length == 200
 
 
 def test_a_process_that_hangs_is_ended_with_the_client(breaking: Started) -> None:

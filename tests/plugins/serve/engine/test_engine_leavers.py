@@ -167,6 +167,21 @@ def test_too_many_that_wait_are_turned_away_for_a_while(engine: Started) -> None
     assert 1 <= engine.run(crowd) <= 60
 
 
+def test_room_is_asked_for_before_anything_is_handed_over(engine: Started) -> None:
+    async def ask(client: EngineClient) -> None:
+        client.check_room(64)
+        with pytest.raises(Refused, match="asks for 65 answers, and no more than 64 can wait"):
+            client.check_room(65)
+        waiting = client.submit(PROMPT, params(n=8))
+        with pytest.raises(Busy):
+            client.check_room(60)
+        waiting.cancel()
+        await free(client)
+        client.check_room(64)
+
+    engine.run(ask)
+
+
 def test_pieces_that_piled_up_are_taken_at_once(engine: Started) -> None:
     async def wait(client: EngineClient) -> list[int]:
         submission = client.submit(PROMPT, params())
