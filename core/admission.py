@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import UserError
 from core.generation import most_tokens
+from core.sampling.param_checks import are_ids
 from core.sampling.sendable import unsendable
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ def reasons(engine: Engine, prompt: Sequence[int], params: SamplingParams) -> li
 
 
 def _not_ids(prompt: Sequence[int], vocab_size: int) -> tuple[int, object] | None:
-    # one pass in C for the ordinary case; the loop only finds where it went wrong
-    if set(map(type, prompt)) == {int} and min(prompt) >= 0 and max(prompt) < vocab_size:
+    if are_ids(prompt, vocab_size):
         return None
     for at, value in enumerate(prompt):
         if type(value) is not int or not 0 <= value < vocab_size:

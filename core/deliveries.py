@@ -40,16 +40,19 @@ class Deliveries:
     def settle(self) -> None:
         """Forget those who were left. Ctrl-C waits for its end."""
         with _whole():
-            while self._left:
-                self.forget(self._left.popleft())
+            self._forget_left()
 
     def step(self) -> None:
         """One step of the engine, its outputs in their boxes. Ctrl-C waits for its end."""
         with _whole():
-            self.settle()
+            self._forget_left()
             for output in self.engine.step():
                 if (box := self._boxes.get(output.request_id)) is not None:
                     box.append(output)
+
+    def _forget_left(self) -> None:
+        while self._left:
+            self.forget(self._left.popleft())
 
 
 class Stream(Iterator["RequestOutput"]):

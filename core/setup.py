@@ -128,9 +128,10 @@ def open_source(config: Config, setup: Setup, *, values: bool = True) -> Source:
 def _source(config: Config, setup: Setup, expected: Index, values: bool) -> Source:
     name, checkpoint = config.model.weights, setup.checkpoint
     if checkpoint.hub is not None and (name == "auto" or registry.sources.get(name).finds_files):
-        if not values and not checkpoint.hub.complete():
+        if values:
+            checkpoint.hub.fetch()
+        elif not checkpoint.hub.complete():
             return Headers(checkpoint.hub.headers())
-        checkpoint.hub.fetch()
     if name == "auto":
         found = claimed(checkpoint.path)
         if found is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 from reprlib import Repr
@@ -182,6 +182,11 @@ def _words(value: Any) -> list[str]:
     return words
 
 
+def are_ids(values: Sequence[Any], end: int) -> bool:
+    """Whether they are whole numbers from 0 to below `end`, at least one: told in one pass in C."""
+    return set(map(type, values)) == {int} and min(values) >= 0 and max(values) < end
+
+
 def _ids(value: Any) -> list[int]:
     wrong = Wrong("it must be a list of token ids")
     if not isinstance(value, Collection) or isinstance(value, str | bytes | Mapping):
@@ -190,10 +195,7 @@ def _ids(value: Any) -> list[int]:
         listed = list(value)
     except TypeError:  # an array without a dimension
         raise wrong from None
-    # one pass in C for the ordinary case; the loop only finds what is wrong
-    if set(map(type, listed)) == {int} and min(listed) >= 0 and max(listed) <= INT32:
-        return listed
-    return [_token(i) for i in listed]
+    return listed if are_ids(listed, INT32 + 1) else [_token(i) for i in listed]
 
 
 def _some_ids(value: Any) -> list[int]:

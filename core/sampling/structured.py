@@ -10,6 +10,10 @@ from typing import Any
 
 from core.errors import UserError
 
+SPACES = r" |\r?\n[ \t]{0,64}"
+"""What may stand between the parts of JSON: a blank, or a new line and its indentation. White space
+without a bound, which JSON allows, is where weak models never come to an end."""
+
 KINDS = ("json", "regex", "choice", "grammar", "json_object")
 _WITH_JSON = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
 _REFUSED = {"structural_tag": "is not supported. Say the whole form as a grammar"}

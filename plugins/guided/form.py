@@ -9,17 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
-from core.sampling.structured import StructuredOutputsParams, structured_outputs
+from core.sampling.structured import SPACES, StructuredOutputsParams, structured_outputs
 
 if TYPE_CHECKING:
     from core.sampling.params import SamplingParams
 
 KEY = "guided"
 """The key of `extra_args` that asks for a form; its value has the fields of structured_outputs."""
-
-SPACES = r" |\r?\n[ \t]{0,64}"
-"""What may stand between the parts of JSON: a blank, or a new line and its indentation. White space
-without a bound, which JSON allows, is where weak models never come to an end."""
 
 _LARK = re.compile(r"^[^\S\n]*+(%llguidance\b|start\s*+:)", re.MULTILINE)
 """A line that only Lark has. llguidance's own test looks on from every blank line to the last."""

@@ -34,18 +34,15 @@ class Penalties(LogitsProcessor):
             (Penalties, "counted"),
             lambda: any(p.presence_penalty or p.frequency_penalty for p in rows.params),
         )
-        repetition, frequency, presence = (
-            rows.column(f"{name}_penalty")[:, None]
-            for name in ("repetition", "frequency", "presence")
-        )
         for part in rows.parts():
             history, some = rows.history(part), logits[part]
             x = some.gather(1, history.tokens)  # [N', L]
-            x = torch.where(x > 0, x / repetition[part], x * repetition[part])
+            repetition = rows.column("repetition_penalty")[part, None]
+            x = torch.where(x > 0, x / repetition, x * repetition)
             if counted:
                 counts = _occurrences(history, logits.shape[1])
-                x -= frequency[part] * counts
-                x -= presence[part] * (counts > 0)
+                x -= rows.column("frequency_penalty")[part, None] * counts
+                x -= rows.column("presence_penalty")[part, None] * (counts > 0)
             # a token that is there twice gets the same value twice
             some.scatter_(1, history.tokens, x)
         return logits

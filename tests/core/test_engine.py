@@ -206,18 +206,23 @@ def test_a_bad_request_is_refused_and_the_engine_lives_on(llm, prompt, params, w
     assert answer(llm, plain()).token_ids == greedy(tiny_model(), [PROMPT], 12)[0]
 
 
-def test_a_step_that_fails_ends_its_requests_alone(llm, monkeypatch):
+def break_step(llm: LLM, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The step of this number from now on, counted from 1, fails."""
     worker = llm.engine.executor._worker
-    expected = answer(llm, plain()).token_ids
     original, calls = worker.forward, []
 
     def forward(batch):
         calls.append(batch)
-        if len(calls) == 4:
+        if len(calls) == number:
             raise ValueError("a kernel broke")
         return original(batch)
 
     monkeypatch.setattr(worker, "forward", forward)
+
+
+def test_a_step_that_fails_ends_its_requests_alone(llm, monkeypatch):
+    expected = answer(llm, plain()).token_ids
+    break_step(llm, monkeypatch, 4)
     found = answer(llm, plain())
     assert found.finish_reason == "error"
     assert "a kernel broke" in found.error
@@ -226,16 +231,7 @@ def test_a_step_that_fails_ends_its_requests_alone(llm, monkeypatch):
 
 
 def test_answers_that_a_failed_step_ends_keep_their_text(llm, monkeypatch):
-    worker = llm.engine.executor._worker
-    original, calls = worker.forward, []
-
-    def forward(batch):
-        calls.append(batch)
-        if len(calls) == 6:
-            raise ValueError("a kernel broke")
-        return original(batch)
-
-    monkeypatch.setattr(worker, "forward", forward)
+    break_step(llm, monkeypatch, 6)
     (found,) = llm.generate(PROMPT, plain(n=3, temperature=1), use_tqdm=False)
     reader = llm.get_tokenizer()
     for one in found.outputs:

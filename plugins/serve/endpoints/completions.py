@@ -54,12 +54,9 @@ async def completions(request: Request) -> Response | Exchange:
     works: list[PromptWork] = []
     for prompt in given:
         await asyncio.sleep(0)  # others have their turns between many prompts
-        if isinstance(prompt, str):
-            ids = await serving.prompts.encode(prompt, special)
-            serving.check_length(ids)
-        else:
-            ids = prompt
-            serving.check_length(ids)
+        ids = await serving.prompts.encode(prompt, special) if isinstance(prompt, str) else prompt
+        serving.check_length(ids)
+        if ids is prompt:
             serving.check_ids(ids, "prompt")
         echoed = await _echoed(serving, asked, prompt, ids)
         first = len(works) * params.n

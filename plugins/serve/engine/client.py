@@ -106,9 +106,12 @@ class EngineClient:
     def check_room(self, answers: int) -> None:
         """Whether so many more may wait: asked before work is done for a request, and so that one
         of several prompts is not taken in by parts. Raises Busy, Refused, and EngineDead."""
+        self._check_alive()
+        self._waiting.check(answers)
+
+    def _check_alive(self) -> None:
         if self._error is not None:
             raise EngineDead(str(self._error))
-        self._waiting.check(answers)
 
     def submit(
         self,
@@ -124,8 +127,7 @@ class EngineClient:
         from `Submission.accepted`. `priority`: lower runs first. `salt`: requests with different
         ones share no cached pages.
         """
-        if self._error is not None:
-            raise EngineDead(str(self._error))
+        self._check_alive()
         assert self._wire is not None
         number = self._next
         submission = Submission(number, params.n, self._cancel, self._turns)
@@ -148,8 +150,7 @@ class EngineClient:
 
     async def statistics(self) -> dict[str, int]:
         """The counters of `core.engine.Engine.statistics`. EngineDead when it is gone."""
-        if self._error is not None:
-            raise EngineDead(str(self._error))
+        self._check_alive()
         assert self._wire is not None
         future: asyncio.Future[dict[str, int]] = asyncio.get_running_loop().create_future()
         self._asked.append(future)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from core.sampling.structured import SPACES
+
 if TYPE_CHECKING:
     from core.text import TokenizerLike
 
@@ -17,8 +19,7 @@ NAME_OF_TOKEN = re.compile(r"<[^<>\s]+>")
 
 LINE = json.dumps("\n")
 
-WHITE_SPACE = {"whitespace_flexible": True, "whitespace_pattern": r" |\r?\n[ \t]{0,64}"}
-"""What may stand between the parts of JSON: no more than a form that is a schema allows."""
+WHITE_SPACE = {"whitespace_flexible": True, "whitespace_pattern": SPACES}
 
 
 def in_grammar(tag: str, tokenizer: TokenizerLike) -> str | None:

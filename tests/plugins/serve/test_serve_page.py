@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,37 +10,15 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("playwright.sync_api")
 
-from playwright.sync_api import Browser, Error, Page, expect
+from playwright.sync_api import Error, Page, expect
 
-from tests.plugins.serve.browsing import answered, ask, chromium, needs_chromium, opened
-from tests.plugins.serve.scripted_server import Script, listening, said
+from tests.plugins.serve.browsing import answered, ask, needs_chromium
+from tests.plugins.serve.scripted_page import browser, complaints, page, script
+from tests.plugins.serve.scripted_server import Script, said
+
+__all__ = ["browser", "complaints", "page", "script"]
 
 pytestmark = needs_chromium
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture
-def complaints() -> list[str]:
-    """What the browser wrote on its console, and what the page threw."""
-    return []
-
-
-@pytest.fixture
-def page(browser: Browser, script: Script, complaints: list[str]) -> Iterator[Page]:
-    """The page, just opened. Complaints that are left fail the test."""
-    with listening(script.app) as url, opened(browser, url, complaints) as page:
-        yield page
-    assert not complaints
 
 
 def test_a_question_is_answered_piece_by_piece(page: Page, script: Script) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("playwright.sync_api")
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.plugins.serve.browsing import answered, ask, chromium, needs_chromium, opened
-from tests.plugins.serve.scripted_server import Script, listening, said
+from tests.plugins.serve.browsing import answered, ask, needs_chromium
+from tests.plugins.serve.scripted_page import browser, complaints, page, script
+from tests.plugins.serve.scripted_server import Script, said
+
+__all__ = ["browser", "complaints", "page", "script"]
 
 pytestmark = needs_chromium
 
@@ -37,25 +38,6 @@ CONTRAST = """([selector, pseudo, property, behind]) => {
   const two = [seen([[back, 1]]), seen([[back, 1], [style[property], Number(style.opacity)]])];
   return (Math.max(...two) + 0.05) / (Math.min(...two) + 0.05);
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as browser:
-        yield browser
-
-
-@pytest.fixture
-def script() -> Script:
-    return Script()
-
-
-@pytest.fixture
-def page(browser: Browser, script: Script) -> Iterator[Page]:
-    complaints: list[str] = []
-    with listening(script.app) as url, opened(browser, url, complaints) as page:
-        yield page
-    assert not complaints
 
 
 def test_an_answer_that_was_stopped_is_not_told_to_be_complete(page: Page, script: Script) -> None:
