@@ -183,7 +183,11 @@ class Sdpa(AttentionBackend):
                 mask = torch.minimum(mask, hidden)
             self._mask = mask
         corner = mask[TILE - count :, mask.shape[1] - length :]
-        return corner if like.device.type == "cpu" else corner.contiguous()
+        if like.device.type == "cpu":
+            return corner
+        # CUDA's kernels read 16 bytes at once from where a mask begins. A single row in the middle
+        # of another is contiguous, so only a copy begins at memory of its own.
+        return corner.clone(memory_format=torch.contiguous_format)
 
 
 def _gather(cache: Tensor, pages: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,20 @@ def test_a_cache_that_is_a_slice_of_another(adjacent, device):
 def test_prompts_longer_than_a_tile(monkeypatch, window, device):
     monkeypatch.setattr(sdpa, "TILE", 8)
     case([(0, 29), (13, 30), (3, 16), (2, 1)], window=window, device=device).check(Sdpa)
+
+
+@pytest.mark.parametrize("count", [257, 300, 513])
+def test_prompts_whose_last_tile_is_short(count, device):
+    case([(0, count), (70, 257)], device=device).check(Sdpa)
+
+
+@given(count=st.integers(1, sdpa.TILE), before=st.integers(0, 3000))
+def test_masks_begin_where_a_gpu_can_read_them(count, before):
+    """Its kernels read 16 bytes at once, and do not ask whether they may."""
+    like = torch.empty(0, device="meta", dtype=torch.bfloat16)
+    backend = Sdpa(case().shape, Sdpa.Options())
+    mask = backend._seen(count, count + before, like)
+    assert mask.storage_offset() * mask.element_size() % 16 == 0
 
 
 @pytest.mark.parametrize("window", [None, 6])
