@@ -17,7 +17,7 @@ from tests.plugins.products import ENDS, HALF, INTERPRETED, Layer, ProductCase, 
 
 pytest.importorskip("triton")
 from plugins.kernels.triton.kernels import TritonKernels
-from plugins.kernels.triton.products.launch import Work
+from plugins.kernels.triton.products.launch import ROOM, Work
 from plugins.kernels.triton.products.recipes import (
     H200,
     MOST_TOKENS,
@@ -66,12 +66,14 @@ def test_random_shapes(seed: int, device: str) -> None:
     end = rng.choice(ENDS)
     rows = rng.choice((16, 32, 64, 128))
     swap = rows < 64 or rng.random() < 0.5
-    how = Bulk(
-        rows, rng.choice((64, 128) if swap else (32, 64)), 64, rng.randint(1, 4),
-        rng.randint(2, 4), 4, rng.randint(0, 3), swap,
-    )  # fmt: skip
+    columns = rng.choice((64, 128) if swap else (32, 64))
+    tokens, outputs = rng.randint(1, MOST_TOKENS), rng.randint(1, most)
+    halves = 2 if end == "gated" else 1
+    room = halves * (-(-tokens // rows) * rows) * (-(-outputs // columns) * columns)
+    splits = rng.randint(1, min(4, ROOM // room))
+    how = Bulk(rows, columns, 64, splits, rng.randint(2, 4), 4, rng.randint(0, 3), swap)
     ProductCase(
-        rng.randint(1, MOST_TOKENS), rng.randint(1, most), 8 * rng.randint(1, most // 8), end,
+        tokens, outputs, 8 * rng.randint(1, most // 8), end,
         HALF if rng.random() < 0.7 or INTERPRETED else torch.float16, device,
         bias=rng.random() < 0.3, normed=rng.choice((0, 1, 7, 128)), strided=rng.random() < 0.3,
         seed=seed,
