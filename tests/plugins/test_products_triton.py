@@ -19,6 +19,7 @@ pytest.importorskip("triton")
 from plugins.kernels.triton.kernels import TritonKernels
 from plugins.kernels.triton.products.recipes import (
     BY_RULE,
+    H200,
     MOST_TOKENS,
     SMALL,
     Loop,
@@ -58,6 +59,23 @@ def test_every_way_with_every_end(how: Any, end: str, device: str) -> None:
             tokens, outputs, inputs, end, HALF, device, bias=number == 1,
             normed=(0, 3, 40, 1)[number], strided=number == 2, seed=number,
         ).check(how)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", H200, ids=str)
+def test_every_way_of_the_table(shape: Shape, device: str) -> None:
+    """With the fewest and the most tokens that it is for, and the last rows of large heads left
+    out."""
+    if INTERPRETED:
+        pytest.skip("too large for the interpreter")
+    fewest, outputs = 1, min(shape.outputs, 1 << 14)
+    for most, how in H200[shape].items():
+        for end in ("gated",) if shape.gated else ("plain", "added"):
+            for tokens in {fewest, most} if how is not None else ():
+                ProductCase(
+                    tokens, outputs, shape.inputs, end, HALF, device,
+                    normed=0 if end == "added" else 64, seed=tokens,
+                ).check(how, pdl=True)  # fmt: skip
+        fewest = most + 1
 
 
 @pytest.mark.parametrize("seed", range(6 if INTERPRETED else 60))
