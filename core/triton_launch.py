@@ -106,10 +106,13 @@ class Launcher:
     compile-time constants. Numbers must not be specialized (`do_not_specialize`). If a tensor whose
     alignment Triton looks at (`do_not_specialize_on_alignment` says otherwise) is not aligned, the
     launch goes Triton's way each time.
+
+    Between tensors and numbers there may be so many `descriptors`: tensors as Hopper's copy engine
+    takes them, in tiles that the constants tell and of types that the tensors have.
     """
 
-    def __init__(self, kernel: Any) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Any, descriptors: int = 0) -> None:
+        self.kernel, self.descriptors = kernel, descriptors
         self.takes_pdl = kernel.arg_names[-1] == "launch_pdl"
         self.aligned = tuple(  # places of the parameters whose alignment makes a variant
             place
@@ -120,6 +123,7 @@ class Launcher:
                 or parameter.do_not_specialize_on_alignment
             )
         )
+        self.aligned = self.aligned[: len(self.aligned) - descriptors]
         self._variants: dict[Hashable, Any] = {}
 
     def __call__(
@@ -129,6 +133,7 @@ class Launcher:
         numbers: tuple[float, ...],
         constants: tuple[Hashable, ...] | Mapping[str, Hashable],
         *,
+        descriptors: tuple[Any, ...] = (),
         warps: int = 4,
         pdl: bool = False,
         registers: int | None = None,
@@ -136,8 +141,9 @@ class Launcher:
         """Launch on the current stream.
 
         `constants` are in the order of the kernel's parameters; with names, this is checked. The
-        last constant, if it is `launch_pdl`, gets `pdl`. `registers`: the most that a thread may
-        have, the same in all launches of a kernel.
+        last constant, if it is `launch_pdl`, gets `pdl`. `descriptors`: Triton's
+        `TensorDescriptor`s. `registers`: the most that a thread may have, the same in all launches
+        of a kernel.
         """
         values = constants if isinstance(constants, tuple) else tuple(constants.values())
         key = (tensors[0].get_device(), warps, pdl, values, *map(_dtype, tensors))
@@ -145,11 +151,13 @@ class Launcher:
         variant = self._variants.get(key) if ahead is None else None
         if variant is None:
             self._check(tensors, constants, pdl)
+            assert len(descriptors) == self.descriptors
         usual = not self._misaligned(tensors)
         if variant is not None and usual:
             last = (pdl,) if self.takes_pdl else ()
-            variant[grid](*tensors, *numbers, *values, *last)
+            variant[grid](*tensors, *descriptors, *numbers, *values, *last)
             return
+        given = (*tensors, *descriptors, *numbers, *values)
         options: dict[str, int] = {}
         if self.takes_pdl:
             options["launch_pdl"] = pdl  # it is an option of the launch as well
@@ -158,11 +166,9 @@ class Launcher:
         if ahead is not None:
             if (self.kernel, key, usual) not in ahead.seen:
                 ahead.seen.add((self.kernel, key, usual))
-                self.kernel.warmup(
-                    *tensors, *numbers, *values, grid=grid, **options, num_warps=warps
-                )
+                self.kernel.warmup(*given, grid=grid, **options, num_warps=warps)
             return
-        made = self.kernel[grid](*tensors, *numbers, *values, **options, num_warps=warps)
+        made = self.kernel[grid](*given, **options, num_warps=warps)
         if made is not None and usual:  # the interpreter makes nothing
             self._variants[key] = made
 

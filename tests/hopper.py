@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -65,6 +65,7 @@ class Compiling:
             numbers: tuple[float, ...],
             constants: tuple[Hashable, ...] | Mapping[str, Hashable],
             *,
+            descriptors: tuple[Any, ...] = (),
             warps: int = 4,
             pdl: bool = False,
             registers: int | None = None,
@@ -74,6 +75,7 @@ class Compiling:
             values = list(constants.values() if isinstance(constants, Mapping) else constants)
             values += [pdl] if given.takes_pdl else []
             types = [TYPES[x.dtype] for x in tensors]
+            types += [f"tensordesc<{TYPES[d.base.dtype][1:]}{d.block_shape}>" for d in descriptors]
             types += ["i32" if isinstance(n, int) else "fp32" for n in numbers]
             types += ["constexpr"] * len(values)
             names = kernel.arg_names
@@ -109,7 +111,7 @@ def before_the_wait(tensors: Sequence[str], ptx: str) -> tuple[set[str], set[str
             if "griddepcontrol.wait" in line:
                 waits += 1
                 break
-            if (use := re.search(r"\b(ld\.global|st\.global|red\.|atom\.|cp\.async\.c|prefetch)",
+            if (use := re.search(r"\b(ld\.global|st\.global|red\.|atom\.|cp\.async\.[cb]|prefetch)",
                                  line)) is not None:  # fmt: skip
                 copies = use[1].startswith("cp")  # to shared memory: the second address is global
                 addresses = re.findall(r"\[\s*(%\w+)", line)

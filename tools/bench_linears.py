@@ -19,7 +19,7 @@ import argparse
 import itertools
 import pickle
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,20 +29,12 @@ from torch import Tensor
 
 from plugins.kernels.triton.products.carried import Carried
 from plugins.kernels.triton.products.launch import Work
-from plugins.kernels.triton.products.recipes import (
-    Loop,
-    Once,
-    Recipe,
-    Recipes,
-    Rows,
-    Shape,
-    by_rule,
-)
+from plugins.kernels.triton.products.recipes import Recipe, Recipes, Rows, Shape, by_rule
 from tools.decode_step import DecodeStep
 from tools.output_file import output_file
+from tools.product_ways import bulk, candidates
 
 BANDWIDTH = 4.3e12  # bytes a second that a copy moves on an H200
-SHARED = 227 << 10
 SIZES = {"0.6B": (1, 2, 4, 8, 16, 32, 64), "8B": (1, 2, 8, 16, 32, 64)}
 KINDS = {"qkv": "norm", "o": "add", "gate_up": "gated", "down": "add", "head": "norm"}
 CONTEXT = 300
@@ -75,43 +67,6 @@ def median_ms(run: Callable[[], Any], replays: int) -> float:
 def shape_of(kind: str, weight: Tensor) -> Shape:
     gated = KINDS[kind] == "gated"
     return Shape(len(weight) // 2 if gated else len(weight), weight.shape[1], gated)
-
-
-def candidates(shape: Shape, tokens: int) -> Iterator[Recipe]:
-    """Ways that are worth a try for a shape, torch first."""
-    yield None
-    n, k, gated = shape
-    halves = 2 if gated else 1
-    if tokens <= 2 and k <= 48 * 256:
-        pairs = ((4, 4), (2, 4), (1, 4), (2, 8), (1, 8), (4, 8))
-        yield from (Rows(each, warps) for each, warps in pairs if not (gated and each == 4))
-    if tokens == 1:
-        return
-    if tokens <= 16:
-        ways = (
-            (32, 512, 1, 2, 4), (32, 256, 1, 4, 4), (16, 256, 1, 4, 2), (32, 256, 2, 2, 4),
-            (32, 256, 4, 2, 4), (16, 256, 2, 4, 2), (64, 256, 4, 2, 4), (32, 256, 8, 2, 4),
-        )  # fmt: skip
-        for outputs, columns, splits, chains, warps in ways:
-            share = -(-k // (splits * columns)) * columns * 2 * halves * outputs
-            if 16 << 10 <= share <= 128 << 10 and (splits == 1 or not gated):
-                yield Once(16, outputs, columns, splits, chains, warps)
-    rows = 16 if tokens <= 16 else 32 if tokens <= 32 else 64
-    ways = (
-        (32, 256, 1, 3, 4), (32, 128, 1, 5, 4), (64, 128, 1, 4, 4), (128, 128, 1, 3, 4),
-        (16, 256, 1, 4, 2), (32, 256, 2, 3, 4), (64, 128, 2, 5, 4), (32, 256, 4, 3, 4),
-        (64, 128, 4, 4, 4), (128, 64, 2, 4, 4),
-    )  # fmt: skip
-    for outputs, columns, splits, stages, warps in ways:
-        if (
-            (splits > 1 and (gated or n > 1 << 13))
-            or (rows > 16 and outputs == 16)
-            or stages * (rows + halves * outputs) * columns * 2 > SHARED
-            or -(-n // outputs) * splits * rows * outputs > 1 << 22
-        ):
-            continue
-        for own in (False, True) if shape.bytes <= 32 << 20 else (False,):
-            yield Loop(rows, outputs, columns, splits, stages, warps, own)
 
 
 class Bench:
@@ -221,6 +176,8 @@ class Bench:
             return self.step_ms(tokens, CONTEXT, Recipes(table))
 
         starts = [chosen, {s: by_rule(s, tokens) for s in chosen}, dict.fromkeys(chosen)]
+        if tokens > 16:
+            starts.append({s: next(bulk(s, tokens), None) for s in chosen})
         first = self.shapes["head"]
         found: list[tuple[float, dict[Shape, Recipe]]] = []
         for start in starts:

@@ -89,6 +89,21 @@ def test_a_tensor_that_is_not_aligned_goes_tritons_way_each_time() -> None:
     assert len(kernel.ran) == 1
 
 
+def test_descriptors_are_between_tensors_and_numbers() -> None:
+    """Their alignment is not looked at, and they make no variants."""
+    kernel = Kernel()
+    kernel.arg_names.insert(2, "tiles")
+    kernel.params.insert(2, SimpleNamespace(**vars(kernel.params[0])))
+    launch, (x, index) = Launcher(kernel, descriptors=1), tensors()
+    assert launch.aligned == Launcher(Kernel()).aligned
+    for tiles in ("one", "another"):
+        launch(GRID, (x, index), (1,), (8, "a"), descriptors=(tiles,))
+    assert kernel.asked[0][1] == (x, index, "one", 1, 8, "a")
+    assert kernel.ran[0][1] == (x, index, "another", 1, 8, "a")
+    with pytest.raises(AssertionError):
+        launch(GRID, (x, index), (1,), (16, "a"))
+
+
 def test_the_last_constant_says_whether_the_kernel_may_start_early() -> None:
     kernel = Kernel("launch_pdl")
     launch, (x, index) = Launcher(kernel), tensors()

@@ -1,7 +1,8 @@
-"""A product with all that may be in its kernel, and what must come of it in float64."""
+"""Products with all that may be in their kernels, and layers of them, beside float64."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import Tensor
 from core.testing.kernels import EPS, rms_norm, silu_mul
 from core.testing.numbers import assert_close
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+HALF = torch.float32 if INTERPRETED else torch.bfloat16  # the interpreter cannot multiply bfloat16
 ENDS = ("plain", "gated", "added")
 
 
@@ -89,3 +92,39 @@ class ProductCase:
             assert_close(carried.value(), rms_norm(found, self.after, EPS), self.dtype, "the norm")
             sums = found.double().square().sum(1)
             torch.testing.assert_close(carried.squares.sum(1).double(), sums, rtol=1e-5, atol=1e-6)
+
+
+def normal(*size: int, device: str, seed: int = 0) -> Tensor:
+    made = torch.Generator().manual_seed(seed + sum(size))
+    return torch.randn(*size, generator=made).to(HALF).to(device)
+
+
+class Layer:
+    """The products of a layer without its attention, called as modules call them."""
+
+    def __init__(self, device: str, size: int = 64, inner: int = 96) -> None:
+        def weight(*shape: int, seed: int) -> Tensor:
+            return normal(*shape, device=device, seed=seed) / shape[1] ** 0.5
+
+        self.o = weight(size, inner, seed=1)
+        self.gate_up = weight(2 * inner, size, seed=2)
+        self.down = weight(size, inner, seed=3)
+        self.qkv = weight(inner, size, seed=4)
+        self.gains = [normal(size, device=device, seed=s).abs() + 0.5 for s in (5, 6)]
+
+    def run(self, ours: Any, x: Tensor, residual: Tensor, wait: bool, layers: int = 1) -> Any:
+        """x [T, inner] as attention leaves it -> (next projection, residual)."""
+        for _ in range(layers):
+            x = ours.product(x, self.o, None, wait=wait)
+            x, residual = ours.add_rms_norm(x, residual, self.gains[0], EPS)
+            x = ours.silu_mul(ours.product(x, self.gate_up, None, wait=wait))
+            x = ours.product(x, self.down, None, wait=wait)
+            x, residual = ours.add_rms_norm(x, residual, self.gains[1], EPS)
+            x = ours.product(x, self.qkv, None, wait=False)
+        return x, residual
+
+    def exact(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        residual = residual.double() + x.double() @ self.o.double().T
+        x = silu_mul(rms_norm(residual, self.gains[0], EPS) @ self.gate_up.double().T)
+        residual = residual + x @ self.down.double().T
+        return rms_norm(residual, self.gains[1], EPS) @ self.qkv.double().T, residual

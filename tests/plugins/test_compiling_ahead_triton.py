@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +22,10 @@ import triton.language as tl
 
 from core.parallel import Solo
 from core.triton_launch import Launcher, compiling_ahead
+from plugins.kernels.triton.products import launch as products
+from plugins.kernels.triton.products.recipes import Bulk
 from plugins.runners.cuda_graph.ahead import compile_ahead
-from tools.compile_ahead import NoDevice
+from tools.compile_ahead import NoDevice, build, record
 
 
 @triton.jit
@@ -48,8 +51,9 @@ def cache(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def forget() -> None:
     """What is compiled in this process."""
-    _double.device_caches.clear()
-    launch._variants.clear()
+    for launcher in (launch, products._bulk):
+        launcher.kernel.device_caches.clear()
+        launcher._variants.clear()
 
 
 def pair(size: int, device: str) -> tuple[Tensor, Tensor]:
@@ -120,3 +124,26 @@ def test_all_sizes_are_compiled_if_the_first_had_to_be(cache: Path, device: str)
     forget()
     compile_ahead(step, graphs)
     assert rehearsed == [16, 32, 64, 16]
+
+
+def test_tensors_in_tiles_are_compiled_ahead_and_recorded(cache: Path, device: str) -> None:
+    if device.startswith("cuda") and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("bulk copies are Hopper's")
+    where = "meta" if device == "cpu" else device
+    x, weight = (torch.zeros(n, 128, dtype=torch.bfloat16, device=where) for n in (40, 64))
+
+    def multiply() -> None:
+        products.Products(pdl=False)(products.Work(x, weight), Bulk(64, 64, 64, 1, 3, 4))
+
+    with compiling_ahead(2):
+        multiply()
+    assert compiled(cache) == 1
+    if device != "cpu":
+        multiply()
+        assert compiled(cache) == 1
+        return
+    (job,) = record(multiply)
+    name, shared, failed = build(pickle.loads(pickle.dumps(job)))
+    assert (name, failed) == ("bulk", "")
+    assert shared >= 3 * (64 + 64) * 64 * 2
+    assert compiled(cache) == 1, "another variant was recorded"

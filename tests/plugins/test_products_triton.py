@@ -5,21 +5,21 @@ Runs on CUDA (`--on cuda`), and without a GPU where TRITON_INTERPRET=1 is set.
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from core.testing.kernels import EPS, rms_norm, silu_mul
-from core.testing.numbers import assert_close, bits
-from tests.plugins.products import ENDS, ProductCase
+from core.testing.kernels import EPS, rms_norm
+from core.testing.numbers import assert_close, bits, rms
+from tests.plugins.products import ENDS, HALF, INTERPRETED, Layer, ProductCase, normal
 
 pytest.importorskip("triton")
 from plugins.kernels.triton.kernels import TritonKernels
 from plugins.kernels.triton.products.recipes import (
+    BY_RULE,
+    H200,
     MOST_TOKENS,
     SMALL,
     Loop,
@@ -30,8 +30,6 @@ from plugins.kernels.triton.products.recipes import (
     by_rule,
 )
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-HALF = torch.float32 if INTERPRETED else torch.bfloat16  # the interpreter cannot multiply bfloat16
 WAYS = [
     Rows(1, 4), Rows(2, 2), Rows(4, 4),
     Once(16, 32, 64, 1, 2, 4), Once(16, 16, 128, 3, 4, 2),
@@ -63,12 +61,29 @@ def test_every_way_with_every_end(how: Any, end: str, device: str) -> None:
         ).check(how)  # fmt: skip
 
 
+@pytest.mark.parametrize("shape", H200, ids=str)
+def test_every_way_of_the_table(shape: Shape, device: str) -> None:
+    """With the fewest and the most tokens that it is for, and the last rows of large heads left
+    out."""
+    if INTERPRETED:
+        pytest.skip("too large for the interpreter")
+    fewest, outputs = 1, min(shape.outputs, 1 << 14)
+    for most, how in H200[shape].items():
+        for end in ("gated",) if shape.gated else ("plain", "added"):
+            for tokens in {fewest, most} if how is not None else ():
+                ProductCase(
+                    tokens, outputs, shape.inputs, end, HALF, device,
+                    normed=0 if end == "added" else 64, seed=tokens,
+                ).check(how, pdl=True)  # fmt: skip
+        fewest = most + 1
+
+
 @pytest.mark.parametrize("seed", range(6 if INTERPRETED else 60))
 def test_random_shapes_by_rule(seed: int, device: str) -> None:
     rng = random.Random(seed)
     most = 200 if INTERPRETED else 3000
     end = rng.choice(ENDS)
-    tokens, inputs = rng.randint(1, MOST_TOKENS), 8 * rng.randint(1, most // 8)
+    tokens, inputs = rng.randint(1, BY_RULE), 8 * rng.randint(1, most // 8)
     if rng.random() < 0.4:
         tokens = rng.randint(1, 4)
     case = ProductCase(
@@ -116,46 +131,6 @@ def ours() -> TritonKernels:
     return TritonKernels(TritonKernels.Options())
 
 
-def normal(*size: int, device: str, seed: int = 0) -> Tensor:
-    made = torch.Generator().manual_seed(seed + sum(size))
-    return torch.randn(*size, generator=made).to(HALF).to(device)
-
-
-class Layer:
-    """The products of a layer without its attention, called as modules call them."""
-
-    def __init__(self, device: str, size: int = 64, inner: int = 96) -> None:
-        def weight(*shape: int, seed: int) -> Tensor:
-            return normal(*shape, device=device, seed=seed) / shape[1] ** 0.5
-
-        self.o = weight(size, inner, seed=1)
-        self.gate_up = weight(2 * inner, size, seed=2)
-        self.down = weight(size, inner, seed=3)
-        self.qkv = weight(inner, size, seed=4)
-        self.gains = [normal(size, device=device, seed=s).abs() + 0.5 for s in (5, 6)]
-
-    def run(self, ours: Any, x: Tensor, residual: Tensor, wait: bool, layers: int = 1) -> Any:
-        """x [T, inner] as attention leaves it -> (next projection, residual)."""
-        for _ in range(layers):
-            x = ours.product(x, self.o, None, wait=wait)
-            x, residual = ours.add_rms_norm(x, residual, self.gains[0], EPS)
-            x = ours.silu_mul(ours.product(x, self.gate_up, None, wait=wait))
-            x = ours.product(x, self.down, None, wait=wait)
-            x, residual = ours.add_rms_norm(x, residual, self.gains[1], EPS)
-            x = ours.product(x, self.qkv, None, wait=False)
-        return x, residual
-
-    def exact(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        residual = residual.double() + x.double() @ self.o.double().T
-        x = silu_mul(rms_norm(residual, self.gains[0], EPS) @ self.gate_up.double().T)
-        residual = residual + x @ self.down.double().T
-        return rms_norm(residual, self.gains[1], EPS) @ self.qkv.double().T, residual
-
-
-def rms(x: Tensor) -> float:
-    return float(x.double().square().mean().sqrt())
-
-
 @pytest.mark.parametrize("tokens", [1, 2, 7, 33, 64, 65])
 def test_a_fused_layer_is_as_close_as_one_of_single_kernels(
     ours: TritonKernels, tokens: int, device: str
@@ -191,13 +166,15 @@ def test_float16_is_not_carried(ours: TritonKernels, device: str) -> None:
     normed, _ = ours.add_rms_norm(
         ours.product(x, weight, None, wait=True), residual, gain * 100, EPS
     )
-    assert isinstance(normed, Tensor)
+    assert isinstance(normed, torch.Tensor)
     assert normed.isfinite().all()
 
 
-def test_products_of_many_tokens_are_torchs(ours: TritonKernels, device: str) -> None:
-    x, weight = normal(MOST_TOKENS + 1, 64, device=device), normal(32, 64, device=device)
+@pytest.mark.parametrize("tokens", [BY_RULE + 1, MOST_TOKENS + 1])
+def test_products_of_many_tokens_are_torchs(ours: TritonKernels, tokens: int, device: str) -> None:
+    x, weight = normal(tokens, 64, device=device), normal(32, 64, device=device)
     found = ours.product(x, weight, None, wait=True)
+    assert type(found) is torch.Tensor
     assert torch.equal(found, torch.nn.functional.linear(x, weight))
 
 

@@ -17,8 +17,18 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 # ruff: noqa: E402
 from plugins.kernels.triton.products.carried import Carried
 from plugins.kernels.triton.products.launch import HELD, Products, Work
-from plugins.kernels.triton.products.recipes import H200, Loop, Once, Recipe, Recipes, Rows, Shape
+from plugins.kernels.triton.products.recipes import (
+    H200,
+    Bulk,
+    Loop,
+    Once,
+    Recipe,
+    Recipes,
+    Rows,
+    Shape,
+)
 from tests.hopper import SHARED, Compiled, Compiling, meta
+from tools.product_ways import bulk
 
 # What the recipes were timed with. Another compiler deals out registers and barriers in its way:
 # what it makes is as right, and may be slower.
@@ -34,9 +44,14 @@ SMALL = [  # one of each way with each end: what all of them share
     (Shape(1024, 1024), Loop(16, 16, 256, 1, 4, 2), "carried"),
     (Shape(1024, 1024), Loop(64, 32, 256, 2, 3, 4, own=True), "added"),
     (Shape(1024, 1024, True), Loop(32, 32, 128, 1, 4, 4, own=True), "carried"),
+    (Shape(1024, 1024), Bulk(64, 128, 64, 4, 4, 4, early=3), "added"),
+    (Shape(1024, 1024, True), Bulk(128, 64, 64, 2, 3, 8, early=8), "carried"),
+    (Shape(1024, 1024), Bulk(256, 128, 64, 1, 4, 8), "carried"),
+    (Shape(1024, 1024, True), Bulk(64, 32, 128, 1, 3, 4, swap=False), "carried"),
     (Shape(1000, 1000), Rows(2, 4), "carried"),  # sizes that no tile divides
     (Shape(1000, 1000), Once(16, 32, 256, 2, 2, 4), "added"),
     (Shape(1000, 1000), Loop(32, 32, 128, 1, 4, 4, own=True), "carried"),
+    (Shape(1000, 1000), Bulk(32, 64, 128, 3, 3, 4, early=2), "added"),
 ]
 
 
@@ -86,7 +101,8 @@ def test_only_what_nobody_writes_is_read_before_the_wait(
     assert one.starts_its_successor
     assert read <= {"weight", "bias", "gain"}
     assert not written
-    assert ("weight" in read) == (not isinstance(how, Loop) or how.own)
+    asks = how.own if isinstance(how, Loop) else how.early > 0 if isinstance(how, Bulk) else True
+    assert ("weight" in read) == asks
     before = one.ptx.partition("griddepcontrol.wait")[0]
     assert "griddepcontrol.launch_dependents" in before
     assert "cp.async" not in before
@@ -102,6 +118,47 @@ def test_only_what_nobody_writes_is_read_before_the_wait(
 def test_a_row_needs_few_barriers(compiling: Compiling) -> None:
     for shape, how, end in SMALL[:3]:
         assert made(compiling, shape, how, end, 1).ptx.count("bar.sync") <= 4
+
+
+def bulks() -> list[tuple[Shape, int, Bulk, str]]:
+    return [(shape, how.tokens, how, end) for shape, how, end in SMALL if isinstance(how, Bulk)]
+
+
+def check_bulk(one: Compiled, how: Bulk, gated: bool, tmp_path: Path) -> None:
+    """The matrix units run on while a tile is waited for, and all tiles come by the copy engine."""
+    _, _, after = one.ptx.partition("griddepcontrol.wait")
+    loads = 3 if gated else 2
+    assert after.count("cp.async.bulk.tensor.2d") == loads * how.stages
+    assert "ld.shared::cluster" not in after
+    rows = {int(n) for n in re.findall(r"wgmma.mma_async.sync.aligned.m64n(\d+)k16", after)}
+    assert len(rows) == 1
+    assert max(rows) <= (how.tokens if how.swap else how.outputs)
+    assert f"wgmma.wait_group.sync.aligned {loads - 1};" in after
+    assert "mma.sync" not in after
+    assert one.shared <= SHARED
+    _, spilled = resources(one.ptx, tmp_path)
+    assert spilled == 0
+
+
+@pytest.mark.skipif(not TIMED, reason="another compiler may pipeline in another way")
+@pytest.mark.parametrize(("shape", "tokens", "how", "end"), bulks(), ids=str)
+def test_tiles_come_by_the_copy_engine(
+    compiling: Compiling, tmp_path: Path, shape: Shape, tokens: int, how: Bulk, end: str
+) -> None:
+    one = made(compiling, shape, how, end, tokens)
+    check_bulk(one, how, shape.gated, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TIMED, reason="another compiler deals out registers in its way")
+@pytest.mark.parametrize("tokens", [64, 256])
+@pytest.mark.parametrize("shape", list(H200)[:10], ids=str)
+def test_what_is_tried_fits_and_keeps_to_registers(
+    compiling: Compiling, tmp_path: Path, shape: Shape, tokens: int
+) -> None:
+    end = "carried" if shape.gated or shape.outputs > shape.inputs else "added"
+    for how in list(bulk(shape, tokens))[::3]:
+        check_bulk(made(compiling, shape, how, end, tokens), how, shape.gated, tmp_path)
 
 
 def tuned() -> list[tuple[Shape, int, Recipe]]:

@@ -7,6 +7,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 HELD = tl.constexpr(4096)  # numbers that a program can hold beside its sums
+MOST = tl.constexpr(4 * 4096)  # that it can when the products are done
 
 
 @triton.jit
@@ -24,10 +25,15 @@ def prefetch(address):
 
 @triton.jit
 def squares_of(squares, m, live, parts, BM: tl.constexpr, PARTS: tl.constexpr):
-    """The partial sums of squares [BM, PARTS] of the rows of x."""
-    part = tl.arange(0, PARTS)[None, :]
+    """The partial sums of squares [BM, PARTS] of the rows of x, or fewer sums of those."""
+    EACH: tl.constexpr = MOST // BM if BM * PARTS > MOST else PARTS
+    part = tl.arange(0, EACH)[None, :]
     at = squares + m[:, None] * parts + part
-    return tl.load(at, mask=live[:, None] & (part < parts), other=0.0)
+    found = tl.load(at, mask=live[:, None] & (part < parts), other=0.0)
+    for first in tl.static_range(EACH, PARTS, EACH):
+        more = live[:, None] & (part < parts - first)
+        found += tl.load(at + first, mask=more, other=0.0)
+    return found
 
 
 @triton.jit
@@ -99,6 +105,58 @@ def finish(
 
 
 @triton.jit
+def add_up(
+    partial,  # [S, BM, BN], or with SILU [S, 2, BM, BN]
+    squared,  # these as in `finish`
+    squares,
+    bias,
+    gain,
+    out,
+    carried,
+    out_squares,
+    m,
+    n,
+    live,
+    tokens,
+    eps,
+    parts,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    S: tl.constexpr,
+    PARTS: tl.constexpr,
+    BIAS: tl.constexpr,
+    SCALE: tl.constexpr,
+    SILU: tl.constexpr,
+    ADD: tl.constexpr,
+):
+    """Finish a tile of which all parts are there: add them up, always in the same order.
+
+    By some rows at a time, where all would take more registers than their products did.
+    """
+    SIZE: tl.constexpr = BM * BN
+    EACH: tl.constexpr = 2 * SIZE if SILU else SIZE
+    ROWS: tl.constexpr = MOST // (2 * BN) if 2 * SIZE > MOST else BM
+    for top in tl.static_range(0, BM, ROWS):
+        if ROWS < BM:
+            m = tl.program_id(2) * BM + top + tl.arange(0, ROWS)
+            live = m < tokens
+            squared = early_squares(squares, m, live, parts, ROWS, PARTS, SCALE)
+        mine = partial + (top + tl.arange(0, ROWS)[:, None]) * BN + tl.arange(0, BN)[None, :]
+        acc = tl.zeros([ROWS, BN], tl.float32)
+        up = acc
+        for i in tl.static_range(S):  # .cg: not from this multiprocessor's own cache
+            acc += tl.load(mine + i * EACH, cache_modifier=".cg")
+            if SILU:
+                up += tl.load(mine + i * EACH + SIZE, cache_modifier=".cg")
+        finish(
+            acc, up, squared, squares, bias, gain, out, carried, out_squares, m, n, live, eps,
+            parts, N, K, ROWS, BN, PARTS, BIAS, SCALE, SILU, ADD,
+        )  # fmt: skip
+
+
+@triton.jit
 def settle(
     acc,  # these as in `finish`
     up,
@@ -109,11 +167,12 @@ def settle(
     out,
     carried,
     out_squares,
-    partial,  # [tiles, S, BM, BN] float32: room
+    partial,  # [tiles, S, BM, BN] float32, twice as much if SILU: room
     arrivals,  # [tiles] int32: zeros, before and after
     m,
     n,
     live,
+    tokens,
     eps,
     parts,
     N: tl.constexpr,
@@ -129,24 +188,25 @@ def settle(
 ):
     """Finish a tile whose columns of the weight are split S ways.
 
-    The program that arrives last adds the parts up, always in the same order.
+    The program that arrives last adds the parts up.
     """
     if S > 1:
-        tl.static_assert(not SILU, "a split product is not whole where it would be activated")
-        tile = tl.program_id(0)
+        tile = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
         split = tl.program_id(1)
-        place = m[:, None] * BN + tl.arange(0, BN)[None, :]
-        mine = partial + tile * (S * BM * BN) + place
-        tl.store(mine + split * (BM * BN), acc)
+        SIZE: tl.constexpr = BM * BN
+        EACH: tl.constexpr = 2 * SIZE if SILU else SIZE
+        place = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+        mine = partial + tile * (S * EACH) + place
+        tl.store(mine + split * EACH, acc)
+        if SILU:
+            tl.store(mine + split * EACH + SIZE, up)
         tl.debug_barrier()  # the stores of all threads come before the one that tells of them
         arrived = tl.atomic_add(arrivals + tile, 1, sem="acq_rel")
         if arrived == S - 1:
-            acc = tl.zeros([BM, BN], tl.float32)
-            for i in tl.static_range(S):  # .cg: not from this multiprocessor's own cache
-                acc += tl.load(mine + i * (BM * BN), cache_modifier=".cg")
-            finish(
-                acc, up, squared, squares, bias, gain, out, carried, out_squares, m, n, live, eps,
-                parts, N, K, BM, BN, PARTS, BIAS, SCALE, SILU, ADD,
+            add_up(
+                partial + tile * (S * EACH), squared, squares, bias, gain, out, carried,
+                out_squares, m, n, live, tokens, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE,
+                SILU, ADD,
             )  # fmt: skip
             tl.store(arrivals + tile, 0)
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from core.triton_launch import Launcher, power_of_two
+from core.triton_launch import ALIGNED, Launcher, power_of_two
 from plugins.kernels.triton.products import recipes
+from plugins.kernels.triton.products.bulk import bulk
 from plugins.kernels.triton.products.carried import Carried
 from plugins.kernels.triton.products.ends import scaled
 from plugins.kernels.triton.products.loop import loop
@@ -16,6 +18,7 @@ from plugins.kernels.triton.products.once import once
 from plugins.kernels.triton.products.rows import BLOCK, rows
 
 _rows, _once, _loop, _scaled = map(Launcher, (rows, once, loop, scaled))
+_bulk = Launcher(bulk, descriptors=2)
 
 HELD = 20  # pieces of 16 bytes that a thread of `rows` holds before it waits
 REGISTERS = 128  # of such a thread: with more, fewer programs fit onto a multiprocessor
@@ -40,6 +43,16 @@ class Work:
         outputs, inputs = self.weight.shape
         return recipes.Shape(outputs // 2 if self.gated else outputs, inputs, self.gated)
 
+    @property
+    def in_tiles(self) -> bool:
+        """Whether the copy engine can take both: rows that begin at multiples of 16 bytes."""
+        return all(
+            t.stride(1) == 1
+            and t.stride(0) >= t.shape[1]
+            and (t.stride(0) * t.element_size() | t.data_ptr()) % ALIGNED == 0
+            for t in (self.x, self.weight)
+        )
+
 
 @dataclass
 class Products:
@@ -52,13 +65,11 @@ class Products:
     pdl: bool = True
     _rooms: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def __call__(self, work: Work, how: recipes.Rows | recipes.Once | recipes.Loop) -> Tensor:
+    def __call__(self, work: Work, how: recipes.Way) -> Tensor:
         """-> [T, N]: the product, or the residual."""
         return self.carry(work, how)[0]
 
-    def carry(
-        self, work: Work, how: recipes.Rows | recipes.Once | recipes.Loop
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def carry(self, work: Work, how: recipes.Way) -> tuple[Tensor, Tensor, Tensor]:
         """-> the product, or the residual [T, N]; and of that, if there is one, what the next
         product is to be made of: x * gain [T, N] and partial sums of squares [T, parts]."""
         x = work.x if work.x.stride(1) == 1 else work.x.contiguous()
@@ -67,7 +78,7 @@ class Products:
         if isinstance(how, recipes.Rows):
             tiles = -(-shape.outputs // (how.each * how.warps))
         else:
-            assert tokens <= how.tokens
+            assert tokens <= how.tokens or isinstance(how, recipes.Bulk)
             tiles = -(-shape.outputs // how.outputs)
         out, carried, squares = x, x, x
         if work.residual is not None:
@@ -109,7 +120,23 @@ class Products:
                 registers=REGISTERS,
             )
             return out, carried, squares
+        rest = (*tensors[1:], *self._room(work, tiles, how))
         tile = (how.tokens, how.outputs, how.columns, how.splits)
+        if isinstance(how, recipes.Bulk):
+            blocks = -(-shape.inputs // (how.splits * how.columns))
+            _bulk(
+                (tiles, how.splits, -(-tokens // how.tokens)),
+                rest,
+                (eps, tokens, parts),
+                (*sizes[:2], sizes[3], *tile, how.stages, min(how.early, blocks), how.swap, *flags),
+                descriptors=(
+                    _tiles(x, how.tokens, how.columns),
+                    _tiles(work.weight, how.outputs, how.columns),
+                ),
+                warps=how.warps,
+                pdl=self.pdl,
+            )
+            return out, carried, squares
         more: tuple[int, ...]
         if isinstance(how, recipes.Once):
             blocks = -(-shape.inputs // (how.splits * how.columns))
@@ -118,7 +145,7 @@ class Products:
             more = (how.stages, how.own)
         (_once if isinstance(how, recipes.Once) else _loop)(
             (tiles, how.splits, 1),
-            (*tensors, *self._room(x, tiles, how)),
+            (x, *rest),
             (eps, tokens, parts),
             (*sizes, *tile, *more, *flags),
             warps=how.warps,
@@ -142,19 +169,28 @@ class Products:
         return out
 
     def _room(
-        self, x: Tensor, tiles: int, how: recipes.Once | recipes.Loop
+        self, work: Work, tiles: int, how: recipes.Once | recipes.Loop | recipes.Bulk
     ) -> tuple[Tensor, Tensor]:
         """Parts of splits, and the counters of those that have arrived."""
+        x = work.x
         if how.splits == 1:
             return x, x
+        tiles *= -(-len(x) // how.tokens)
         assert tiles <= TILES
-        assert tiles * how.splits * how.tokens * how.outputs <= ROOM
+        assert tiles * how.splits * how.tokens * how.outputs * (1 + work.gated) <= ROOM
         if x.device not in self._rooms:
             self._rooms[x.device] = (
                 torch.empty(ROOM, dtype=torch.float32, device=x.device),
                 torch.zeros(TILES, dtype=torch.int32, device=x.device),
             )
         return self._rooms[x.device]
+
+
+def _tiles(x: Tensor, rows: int, columns: int) -> Any:
+    """A tensor as the copy engine takes it. A graph keeps what was made of it when captured."""
+    from triton.tools.tensor_descriptor import TensorDescriptor  # Triton 3.4 and later
+
+    return TensorDescriptor.from_tensor(x, [rows, columns])
 
 
 def _room_for(parts: int) -> int:

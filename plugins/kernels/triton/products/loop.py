@@ -93,5 +93,5 @@ def loop(
                 up = tl.dot(x_k, w, up, input_precision="ieee")
     settle(
         acc, up, squared, squares, bias, gain, out, carried, out_squares, partial, arrivals,
-        m, n, live, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE, SILU, ADD,
+        m, n, live, tokens, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE, SILU, ADD,
     )  # fmt: skip

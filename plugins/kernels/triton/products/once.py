@@ -105,5 +105,5 @@ def once(
             up += up_sums[i]
     settle(
         acc, up, squared, squares, bias, gain, out, carried, out_squares, partial, arrivals,
-        m, n, live, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE, SILU, ADD,
+        m, n, live, tokens, eps, parts, N, K, BM, BN, S, PARTS, BIAS, SCALE, SILU, ADD,
     )  # fmt: skip

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-MOST_TOKENS = 64  # from there on cuBLAS is as fast
+MOST_TOKENS = 256  # that any recipe is for
+BY_RULE = (
+    64  # that the rule is for: beyond, only what was measured is known to be faster than cuBLAS
+)
 SMALL = 16 << 20  # bytes of a weight that is read in a few microseconds
 
 
@@ -47,7 +50,22 @@ class Loop:
     own: bool = False  # ask for the weight before the wait
 
 
-Recipe = Rows | Once | Loop | None  # None: by torch, with norm and activation apart
+@dataclass(frozen=True)
+class Bulk:
+    """By Hopper's bulk copies and its matrix units (`bulk`), for `Work.in_tiles`."""
+
+    tokens: int  # of a tile: more of them are several tiles
+    outputs: int
+    columns: int
+    splits: int
+    stages: int
+    warps: int
+    early: int = 0  # blocks of columns of the weight that are asked for before the wait
+    swap: bool = True  # the matrix units take the outputs by 64, not the tokens
+
+
+Way = Rows | Once | Loop | Bulk
+Recipe = Way | None  # None: by torch, with norm and activation apart
 
 
 class Shape(NamedTuple):
@@ -70,7 +88,8 @@ H200: Table = {
         2: Rows(4, 4),
         16: Once(16, 32, 512, 1, 2, 4),
         32: Loop(32, 32, 256, 1, 3, 4, own=True),
-        64: Loop(64, 32, 256, 1, 3, 4, own=True),
+        64: Loop(64, 32, 128, 1, 5, 4),
+        128: Bulk(64, 64, 128, 1, 3, 4, early=8),
     },
     Shape(1024, 2048): {
         2: Rows(2, 4),
@@ -82,21 +101,52 @@ H200: Table = {
         2: Rows(2, 8),
         16: Once(16, 32, 256, 1, 4, 4),
         32: Loop(32, 32, 128, 1, 4, 4, own=True),
-        64: Loop(64, 32, 128, 1, 4, 4, own=True),
+        64: Bulk(64, 32, 128, 1, 7, 4, early=8, swap=False),
+        128: None,
+        256: Bulk(128, 64, 64, 1, 3, 8),
     },
     Shape(1024, 3072): {
         2: Rows(2, 4),
         16: Once(16, 32, 256, 4, 3, 4),
         32: Loop(32, 32, 256, 4, 3, 4, own=True),
         64: Loop(64, 32, 256, 4, 3, 4, own=True),
+        128: Bulk(64, 64, 128, 4, 3, 4, early=6),
     },
-    Shape(151_936, 1024): {2: Rows(2, 4), 64: None},
+    Shape(151_936, 1024): {2: Rows(2, 4), 32: None, 64: Bulk(64, 128, 128, 1, 4, 4, early=4)},
     # Qwen3-8B
-    Shape(6144, 4096): {1: Rows(4, 8), 16: Loop(16, 16, 256, 1, 4, 2), 64: None},
-    Shape(4096, 4096): {1: Rows(2, 4), 16: Loop(16, 64, 128, 2, 5, 4), 64: None},
-    Shape(12_288, 4096, True): {1: Rows(1, 8), 16: Loop(16, 32, 128, 1, 5, 4), 64: None},
-    Shape(4096, 12_288): {1: Rows(1, 4), 16: Loop(16, 64, 128, 2, 5, 4), 64: None},
-    Shape(151_936, 4096): {1: Rows(2, 4), 16: Loop(16, 128, 128, 1, 3, 4), 64: None},
+    Shape(6144, 4096): {
+        1: Rows(4, 8),
+        16: Loop(16, 16, 256, 1, 4, 2),
+        32: Bulk(32, 64, 128, 1, 8, 4, early=8),
+        64: Bulk(64, 64, 128, 1, 7, 4, early=7),
+        128: Bulk(128, 64, 64, 1, 8, 4, early=8),
+    },
+    Shape(4096, 4096): {
+        1: Rows(2, 4),
+        16: Loop(16, 64, 128, 2, 5, 4),
+        32: Bulk(32, 64, 128, 2, 8, 4, early=8),
+        64: Loop(64, 64, 128, 2, 5, 4),
+    },
+    Shape(12_288, 4096, True): {
+        1: Rows(1, 8),
+        16: Loop(16, 32, 128, 1, 5, 4),
+        32: Loop(32, 128, 128, 1, 3, 4),
+        64: None,
+        128: Bulk(128, 128, 64, 1, 4, 8, early=4, swap=False),
+    },
+    Shape(4096, 12_288): {
+        1: Rows(1, 4),
+        16: Loop(16, 64, 128, 2, 5, 4),
+        32: Bulk(32, 64, 128, 2, 8, 4, early=8),
+        64: Loop(64, 64, 128, 2, 5, 4),
+    },
+    Shape(151_936, 4096): {
+        1: Rows(2, 4),
+        16: Loop(16, 128, 128, 1, 3, 4),
+        32: Bulk(32, 128, 64, 1, 5, 4, early=5),
+        64: Bulk(64, 128, 128, 1, 4, 4, early=4),
+        128: Bulk(128, 256, 64, 1, 4, 8, early=4, swap=False),
+    },
     # of one of two ranks
     Shape(3072, 4096): {
         1: Rows(4, 8),
@@ -127,6 +177,11 @@ class Recipes:
 
     table: Table = field(default_factory=lambda: H200)
 
+    def any(self, outputs: int, inputs: int, tokens: int) -> bool:
+        """Whether there may be one for a weight, of which only its user knows if it is gated."""
+        shapes = Shape(outputs, inputs), Shape(outputs // 2, inputs, True)
+        return tokens <= BY_RULE or any(self.of(shape, tokens) is not None for shape in shapes)
+
     def of(self, shape: Shape, tokens: int) -> Recipe:
         """For 1 to `MOST_TOKENS` tokens in two bytes."""
         for most, recipe in self.table.get(shape, {}).items():
@@ -137,6 +192,8 @@ class Recipes:
 
 def by_rule(shape: Shape, tokens: int) -> Recipe:
     """What was best for the shapes nearest by."""
+    if tokens > BY_RULE:
+        return None
     small = shape.bytes <= SMALL
     if tokens <= (2 if small else 1) and shape.inputs <= 48 * 256:
         return Rows(1, 8) if shape.gated and not small else Rows(2, 4)

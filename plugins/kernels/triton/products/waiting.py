@@ -12,7 +12,14 @@ from core.fusing import Waiting, value_of
 from core.triton_launch import interpreted, pdl
 from plugins.kernels.triton.products.carried import Carried
 from plugins.kernels.triton.products.launch import Products, Work
-from plugins.kernels.triton.products.recipes import MOST_TOKENS, Loop, Once, Recipes, Rows, Shape
+from plugins.kernels.triton.products.recipes import (
+    MOST_TOKENS,
+    Bulk,
+    Recipe,
+    Recipes,
+    Shape,
+    by_rule,
+)
 
 
 class Product(Waiting):
@@ -39,7 +46,7 @@ class FusedLayers:
 
     def waits(self, x: Tensor | Waiting, weight: Tensor, bias: Tensor | None) -> Product | None:
         """A product that what follows may take in; None where there is nothing to gain."""
-        if not self._fits(x, weight):
+        if not (self._fits(x, weight) and self.recipes.any(*weight.shape, len(x))):
             return None
         return Product(self, _input(x), weight, bias)
 
@@ -98,10 +105,13 @@ class FusedLayers:
             return Work(x.x, weight, bias, x, **more)  # type: ignore[arg-type]
         return Work(x, weight, bias, **more)  # type: ignore[arg-type]
 
-    def _how(self, work: Work) -> Rows | Once | Loop | None:
+    def _how(self, work: Work) -> Recipe:
         if not self._fits(work.x, work.weight):
             return None
-        return self.recipes.of(work.shape, len(work.x))
+        how = self.recipes.of(work.shape, len(work.x))
+        if isinstance(how, Bulk) and not work.in_tiles:
+            return by_rule(work.shape, len(work.x))
+        return how
 
     def _fits(self, x: Tensor | Waiting, weight: Tensor) -> bool:
         return (
