@@ -54,8 +54,9 @@ class Bench(App):
         trace: str | None = field(
             default=None,
             metadata={
-                "help": "file for a profiler's trace of decode steps of the first workload; with "
-                "it nothing is timed but the device's idle time a step"
+                "help": "file for a profiler's trace of steps of the first workload: of those that "
+                "read its prompts if it gives one token each, otherwise of those that decode; "
+                "tells the device's idle time and its kernels, and times nothing else"
             },
         )
         trace_steps: int = field(default=30, metadata={"help": "steps that are traced"})

@@ -1,4 +1,5 @@
-"""A profiler's trace of a few decode steps, and how long the device had nothing to do in them."""
+"""A profiler's trace of a few steps: how long the device had nothing to do in them, and which
+kernels took the rest."""
 
 from __future__ import annotations
 
@@ -7,13 +8,16 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
 from plugins.apps.output_files import writing
+from plugins.apps.terminal import show_table
 
 if TYPE_CHECKING:
     from torch.profiler import profile
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
     from plugins.apps.bench.workloads import Workload
 
 UNTRACED = 20  # steps before the first that is traced, once every request decodes
+FIRST_PROMPTS = 2  # the same of steps with prompts
+ALONE = 5  # steps that find the device idle, after those
+SHOWN = 12  # kernels that take the most time
+NAME = 60  # characters of a kernel's name
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")  # categories of the trace's events
 
 
@@ -60,12 +68,40 @@ def device_times(events: Iterable[Mapping[str, Any]]) -> Times | None:
     return Times(until - first, busy, len(spans), gap)
 
 
+def kernel_rows(events: Iterable[Mapping[str, Any]], steps: int) -> list[list[str]]:
+    """Name, us a step, share of all, calls a step and median us of the kernels that take most."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") in ON_DEVICE and "dur" in event:
+            found[str(event.get("name"))].append(float(event["dur"]))
+    ordered = sorted(found.items(), key=lambda item: -sum(item[1]))
+    named = [(name[:NAME], times) for name, times in ordered[:SHOWN]]
+    if others := [time for _, times in ordered[SHOWN:] for time in times]:
+        named.append((f"{len(ordered) - SHOWN} others", others))
+    whole = sum(sum(times) for _, times in named) or 1.0
+    return [
+        [
+            name,
+            f"{sum(times) / steps:,.1f}",
+            f"{100 * sum(times) / whole:.1f}%",
+            f"{len(times) / steps:,.1f}",
+            f"{median(times):,.1f}",
+        ]
+        for name, times in named
+    ]
+
+
 def show_trace(llm: LLM, work: Workload, path: str, steps: int) -> None:
-    """Let the requests of a workload decode, and write a trace of `steps` steps to `path`."""
+    """Write a trace of `steps` steps of a workload to `path`: of those that take in its prompts,
+    if each request is to give a single token, otherwise of those in which all of them decode."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    running = _decoding(llm, work, steps)
+    if all(item.output == 1 for item in work.items):
+        what, steps = _reading(llm, work, steps)
+    else:
+        what = f"{_decoding(llm, work, steps)} requests decode"
+    alone = _alone(llm)
     kinds = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         kinds.append(ProfilerActivity.CUDA)
@@ -78,9 +114,49 @@ def show_trace(llm: LLM, work: Workload, path: str, steps: int) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
     events = _save(profiler, path)
-    for line in summary(host, device_times(events), running, steps):
+    for line in summary(what, host, alone, device_times(events), steps):
         print(line, file=sys.stderr)
+    if rows := kernel_rows(events, steps):
+        header = ["on the device", "us a step", "share", "calls a step", "median us"]
+        show_table(header, rows, right=range(1, 5), stream=sys.stderr)
     print(f"trace of {steps} steps: {path} (open it in https://ui.perfetto.dev)", file=sys.stderr)
+
+
+def _alone(llm: LLM) -> float:
+    """Microseconds of the host's clock for a step that finds the device idle, by the median. On
+    CUDA that is what the host does for it, without what the device then takes."""
+    import torch
+
+    times = []
+    for _ in range(ALONE):
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        llm.engine.step()
+        times.append(1e6 * (time.perf_counter() - began))
+    return median(times)
+
+
+def _reading(llm: LLM, work: Workload, steps: int) -> tuple[str, int]:
+    """Add requests, and step a little. -> what is traced, and how many steps of it there are."""
+    from core.sampling.params import SamplingParams
+    from plugins.apps.bench.workloads import TEMPERATURE
+
+    engine = llm.engine
+    budget = engine.limits.max_num_batched_tokens
+    full = work.prompt_tokens // budget
+    if full <= FIRST_PROMPTS + ALONE:
+        raise UserError(
+            f"workload {work.name!r} fills {full} steps of {budget:,} tokens, and the first "
+            f"{FIRST_PROMPTS + ALONE} are not traced. Give it more prompts, or lower "
+            "scheduler.max_num_batched_tokens."
+        )
+    for item in work.items:
+        params = SamplingParams(temperature=TEMPERATURE, max_tokens=1, ignore_eos=True)
+        engine.add(item.prompt, params)
+    for _ in range(FIRST_PROMPTS):
+        engine.step()
+    return f"prompts, {budget:,} tokens a step", min(steps, full - FIRST_PROMPTS - ALONE)
 
 
 def _decoding(llm: LLM, work: Workload, steps: int) -> int:
@@ -92,7 +168,7 @@ def _decoding(llm: LLM, work: Workload, steps: int) -> int:
     items = work.items[: engine.limits.max_num_seqs]
     # more tokens than there are steps, so that nobody ends while others begin or are traced
     tokens = sum(-(-len(i.prompt) // engine.limits.max_num_batched_tokens) + 1 for i in items)
-    tokens += UNTRACED + steps + 2
+    tokens += UNTRACED + ALONE + steps + 2
     longest = max(len(item.prompt) for item in items) + tokens
     if longest > engine.limits.max_length:
         raise UserError(
@@ -117,14 +193,17 @@ def _decoding(llm: LLM, work: Workload, steps: int) -> int:
     return running
 
 
-def summary(host: float, device: Times | None, running: int, steps: int) -> list[str]:
-    """Lines for people; `host`: microseconds of a step by the host's clock."""
-    lines = [f"{running} requests decode: {host:,.0f} us a step"]
+def summary(
+    what: str, host: float, alone: float, device: Times | None, steps: int
+) -> Sequence[str]:
+    """Lines for people; `host`, `alone`: microseconds of a step by the host's clock."""
+    lines = [f"{what}: {host:,.0f} us a step"]
     if device is None:
         return [*lines, "no device was traced"]
     share = 100 * device.idle / max(device.span, 1e-9)
     return [
         *lines,
+        f"host: {alone:,.0f} us for a step that finds the device idle",
         f"device: busy {device.busy / steps:,.0f} us, idle {device.idle / steps:,.1f} us "
         f"({share:.1f}%) a step, longest gap {device.gap:,.1f} us",
         f"device: {device.events / steps:,.1f} kernels and copies a step",

@@ -1,4 +1,4 @@
-"""Traces of decode steps: the device's idle time against brute force, and a whole run."""
+"""Traces of steps: the device's idle time against brute force, its kernels, and whole runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.run import main
-from plugins.apps.bench.trace import Times, device_times, summary
+from plugins.apps.bench.trace import SHOWN, Times, device_times, kernel_rows, summary
 from tests.tiny import save_tiny
 
 CONFIG = str(Path(__file__).resolve().parents[3] / "configs" / "qwen3-bench.yaml")
@@ -35,17 +35,34 @@ def test_busy_time_is_the_union_of_all_events(spans: list[tuple[int, int]]) -> N
 
 
 def test_a_host_without_a_device_is_said_to_be_one() -> None:
-    assert device_times([{"cat": "cpu_op", "ts": 0, "dur": 5}]) is None
-    assert summary(12.0, None, 3, 5) == ["3 requests decode: 12 us a step", "no device was traced"]
+    cpu = [{"cat": "cpu_op", "ts": 0, "dur": 5, "name": "add"}]
+    assert device_times(cpu) is None
+    assert kernel_rows(cpu, 5) == []
+    said = ["3 requests decode: 12 us a step", "no device was traced"]
+    assert summary("3 requests decode", 12.0, 9.0, None, 5) == said
 
 
 def test_times_are_told_for_a_step() -> None:
-    lines = summary(1200, Times(span=10_000, busy=9_000, events=400, gap=70), 8, 10)
-    assert lines == [
+    times = Times(span=10_000, busy=9_000, events=400, gap=70)
+    assert summary("8 requests decode", 1200, 310, times, 10) == [
         "8 requests decode: 1,200 us a step",
+        "host: 310 us for a step that finds the device idle",
         "device: busy 900 us, idle 100.0 us (10.0%) a step, longest gap 70.0 us",
         "device: 40.0 kernels and copies a step",
     ]
+
+
+def test_kernels_are_told_by_the_time_they_take() -> None:
+    events = [{"cat": "kernel", "name": "product", "ts": 0, "dur": d} for d in (30, 50, 40)]
+    events += [{"cat": "gpu_memcpy", "name": "copy", "ts": 0, "dur": 80}]
+    assert kernel_rows(events, 2) == [
+        ["product", "60.0", "60.0%", "1.5", "40.0"],
+        ["copy", "40.0", "40.0%", "0.5", "80.0"],
+    ]
+    events += [{"cat": "kernel", "name": f"small {n}", "ts": 0, "dur": 1} for n in range(SHOWN)]
+    rows = kernel_rows(events, 2)
+    assert len(rows) == SHOWN + 1
+    assert rows[-1] == ["2 others", "1.0", "0.9%", "1.0", "1.0"]
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +84,20 @@ def test_steps_are_traced_to_a_file(words, device, tmp_path, capsys) -> None:
     assert len(json.loads(path.read_text())["traceEvents"]) > 100
 
 
+def test_steps_with_prompts_are_traced(words, device, tmp_path, capsys) -> None:
+    path = tmp_path / "trace.json"
+    asked = [f"run.trace={path}", "run.workloads=[prefill:40:32:1]"]
+    assert main([*words, *asked, "scheduler.max_num_batched_tokens=64"]) == 0
+    said = capsys.readouterr().err
+    assert "prompts, 64 tokens a step: " in said
+    assert f"trace of 13 steps: {path}" in said, "20 steps, but for the first 7"
+    assert ("calls a step" in said) == (device != "cpu")
+
+
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
+        (["run.workloads=[prefill:3:32:1]"], "Give it more prompts"),
         (["run.trace_steps=0"], "run.trace takes run.trace_steps of 1 or more"),
         (["run.trace_steps=300"], "Lower run.trace_steps, or raise model.max_length"),
         (["run.workloads=[mixed:5:200:3:0]"], "whose requests start together"),
