@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from importlib.metadata import entry_points
 
 # Before torch, tokenizers and huggingface_hub are imported: they read these once.
@@ -10,10 +12,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+# Tests start hundreds of processes. Each would compile all of Plait again if none kept the result.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import hypothesis
 import pytest
 
 from core.testing.plugin import activate
+
+sys.dont_write_bytecode = False
 
 # Machines under load miss deadlines, and whether a change passes must depend on the change alone:
 # the usual examples are always the same. `random` looks elsewhere each time.
@@ -24,6 +31,13 @@ hypothesis.settings.load_profile("plait")
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     activate(pluginmanager, parser)  # --on, and the fixture `device`
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected, which stays, out of every garbage collection: to look
+    at it again takes a third of a second, and some tests collect at each step."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

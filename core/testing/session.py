@@ -88,13 +88,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 def _check_device(name: str) -> None:
     """UsageError for a device that would have all tests of named components skipped."""
-    import torch
-
     kind = name.partition(":")[0]
     if kind not in ("cpu", "cuda"):
         raise pytest.UsageError(f"--on {name}: it is cpu, cuda or cuda:N.")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise pytest.UsageError(f"--on {name}: this machine has no CUDA device.")
+    if kind == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise pytest.UsageError(f"--on {name}: this machine has no CUDA device.")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

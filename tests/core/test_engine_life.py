@@ -86,12 +86,14 @@ def test_a_stream_that_is_collected_within_a_step_is_aborted_behind_it(
     with LLM(checkpoint, device=device, cache={"page_size": 4, "pages": 80}) as llm:
         expected = answer(llm, plain()).token_ids
         scheduler, within, cut = llm.engine.scheduler, [], []
-        plan, finish = scheduler.plan, scheduler.finish
+        plan, finish, gone = scheduler.plan, scheduler.finish, []
 
         def planning():
-            within.append(True)
-            gc.collect()
-            within.clear()
+            if gone:
+                gone.clear()
+                within.append(True)
+                gc.collect()
+                within.clear()
             return plan()
 
         monkeypatch.setattr(scheduler, "plan", planning)
@@ -102,7 +104,9 @@ def test_a_stream_that_is_collected_within_a_step_is_aborted_behind_it(
         gc.disable()
         try:
             del stream
+            gone.append(True)
             assert answer(llm, plain()).token_ids == expected
+            assert not gone
         finally:
             gc.enable()
         assert not cut

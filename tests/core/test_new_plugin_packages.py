@@ -33,7 +33,8 @@ from tools.public_names import imported, listed
 
 RULES = ["--select", "E,F,I,UP,B,SIM,RUF,PT", "--ignore", "RUF001,RUF002,RUF003"]
 FEWER = [*RULES, "--extend-ignore", "E501"]
-TOGETHER = ("sampler", "attention", "kernels", "sharding", "runner")  # those that share a run
+# those that share a run of the kit
+TOGETHER = ("sampler", "attention", "kernels", "sharding", "quantization", "runner")
 
 
 @pytest.fixture(scope="module")

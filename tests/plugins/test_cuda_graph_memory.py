@@ -43,7 +43,7 @@ def engine(checkpoint: Path, device: str, **settings: Any) -> LLM:
         attention="dense",
         runner="cuda_graph",
         max_num_seqs=20,
-        cache={"page_size": 16, **settings},
+        **settings,
     )
 
 
@@ -52,10 +52,12 @@ def test_an_engine_that_closes_leaves_nothing_without_a_collection(
 ) -> None:
     if device == "cpu":
         monkeypatch.setattr(runner_module, "capturing_on", lambda _: Forgetful())
-    engine(checkpoint, device, pages=40).close()  # libraries keep memory that a process has once
+    # steps of few sizes, which are quickly captured
+    few = {"max_num_batched_tokens": 64, "cache": {"page_size": 16, "pages": 40}}
+    engine(checkpoint, device, **few).close()  # libraries keep memory that a process has once
     gc.collect()
     before = torch.cuda.memory_allocated() if device != "cpu" else 0
-    llm = engine(checkpoint, device, pages=40)
+    llm = engine(checkpoint, device, **few)
     llm.generate([[1, 2, 3]], PARAMS, use_tqdm=False)
     worker = llm.engine.executor._worker
     found = [worker, worker.model, worker.runner, worker.runner._graphs, worker.rows.history]
@@ -76,7 +78,8 @@ def test_an_engine_that_closes_leaves_nothing_without_a_collection(
 def test_what_is_reserved_covers_what_is_captured(checkpoint, device) -> None:
     if device == "cpu":
         pytest.skip("graphs take no memory here")
-    with engine(checkpoint, device) as llm:  # measures before it sizes its cache
+    cache = {"page_size": 16}  # without `pages`: the engine measures before it sizes its cache
+    with engine(checkpoint, device, cache=cache) as llm:
         worker = llm.engine.executor._worker
         assert gc.get_freeze_count() > 0
         worker.runner.close()

@@ -32,7 +32,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
 KIT = {
     ATTENTION: ["--backend=naive"],
     FLEX: ["--backend=flex"],
-    SAMPLER: ["--sampler=top-n-sigma", "-k", "not distribution"],  # it has another, on purpose
+    SAMPLER: ["--sampler=top-n-sigma"],
     SCHEDULER: ["--scheduler=shortest-first"],
     STRATEGY: ["--sharding=best_logits"],
     SEQUENCE: [f"--sharding=seq_{name}" for name in ("vocab", "colwise", "rowwise", "gather")],
@@ -75,14 +75,24 @@ def test_the_command_in_its_first_lines_runs(
     assert "WARNING" not in err
 
 
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory, device: str) -> str:
+    """What the kit says of all of them, in one process."""
+    loaded = [f"--load={example.path}" for example in KIT]
+    components = [component for components in KIT.values() for component in components]
+    unlike = ["-k", "not distribution"]  # the sampler has another, on purpose
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.chdir(tmp_path_factory.mktemp("kit"))
+        return run_kit(*loaded, *components, *unlike, f"--on={device}", "-vv")
+
+
 @pytest.mark.parametrize("example", KIT, ids=lambda example: example.file)
-def test_it_passes_the_kit(
-    example: Example, site: Site, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in site.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    run_kit(*KIT[example], f"--load={example.path}", f"--on={device}")
+def test_it_passes_the_kit(example: Example, report: str) -> None:
+    for component in KIT[example]:
+        name = component.partition("=")[2]
+        passed = re.findall(rf"\[(?:.*-)?{name}(?:-.*)?\] PASSED", report)
+        assert len(passed) > 5, component
 
 
 @pytest.fixture

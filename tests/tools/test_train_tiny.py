@@ -47,13 +47,21 @@ def text_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def shorten(patch: pytest.MonkeyPatch, context: int) -> None:
+    """Rows of so many tokens, which take less time."""
+    for module in ("train_tiny", "tiny_trainer"):
+        patch.setattr(f"tools.{module}.CONTEXT", context)
+
+
 @pytest.fixture(scope="module")
 def trained(text_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tiny")
-    main(
-        f"--text {text_folder} --out {out} --device cpu --steps 3 --examples 200 --no-eval"
-        " --trial batch=1,epochs=1,chat=0.3".split()
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch, 256)
+        main(
+            f"--text {text_folder} --out {out} --device cpu --steps 3 --examples 200 --no-eval"
+            " --trial batch=1,epochs=1,chat=0.3".split()
+        )
     return out
 
 
@@ -96,8 +104,7 @@ def test_a_run_is_measured_and_gets_a_card(
 def test_loss_falls_and_the_same_seed_gives_the_same_run(
     text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("train_tiny", "tiny_trainer"):
-        monkeypatch.setattr(f"tools.{module}.CONTEXT", 128)
+    shorten(monkeypatch, 128)
     data = prepare(text_folder, seed=1, examples=200, device=torch.device("cpu"))
     data.validation = data.validation[:1]
     runs = []

@@ -82,7 +82,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, ob
     }
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "--pyargs", "core.testing", "-p", "core.testing.plugin",
-         "-p", "verdicts", "-p", "no:cacheprovider", "-p", "no:logging", "--tb=short", "-qs",
+         "-p", "verdicts", "-p", "no:cacheprovider", "-p", "no:logging", "--tb=native", "-qs",
          *words],
         cwd=folder, env=environment, capture_output=True, text=True,
     )  # fmt: skip

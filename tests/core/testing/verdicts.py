@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from core.registry import samplers
 from core.testing.plugin import KINDS
 
 failed: dict[str, str] = {}
@@ -41,3 +42,13 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 def pytest_sessionfinish() -> None:
     Path(os.environ["VERDICTS"]).write_text(json.dumps({"failed": failed, "passed": passed}))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Samplers that do one wish wrongly pass the tests of all else, which come last for them."""
+    items.sort(
+        key=lambda item: (
+            item.path.name == "test_sampler_contract.py"
+            and samplers.entry(subject(item)).provider.plugin == "wrong_wishes"
+        )
+    )

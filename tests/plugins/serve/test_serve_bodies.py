@@ -16,19 +16,19 @@ from plugins.serve.protocol.errors import ApiError
 from plugins.serve.protocol.reading import parse, read
 from plugins.serve.protocol.structured import MOST, wanted_form
 
-HOSTILE = {
-    "lists": '{"prompt":[' + "[]," * 2_000_000 + "0]}",
-    "objects": '{"prompt":[' + '{"a":1},' * 500_000 + "0]}",
-    "fields": json.dumps({"logit_bias": dict.fromkeys(map(str, range(500_000)), 1)}),
-    "unknown fields": json.dumps(dict.fromkeys(map(str, range(150_000)), 1)),
-    "a long name": '{"' + '\\"[' * 2_000_000 + '":1}',
-    "a string without end": '{"' + "[" * 5_000_000,
+HOSTILE = {  # functions, because every process that runs tests imports this
+    "lists": lambda: '{"prompt":[' + "[]," * 2_000_000 + "0]}",
+    "objects": lambda: '{"prompt":[' + '{"a":1},' * 500_000 + "0]}",
+    "fields": lambda: json.dumps({"logit_bias": dict.fromkeys(map(str, range(500_000)), 1)}),
+    "unknown fields": lambda: json.dumps(dict.fromkeys(map(str, range(150_000)), 1)),
+    "a long name": lambda: '{"' + '\\"[' * 2_000_000 + '":1}',
+    "a string without end": lambda: '{"' + "[" * 5_000_000,
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_it_is_refused_soon_and_shortly(name: str) -> None:
-    body = HOSTILE[name].encode()
+    body = HOSTILE[name]().encode()
     began = time.thread_time()
     with pytest.raises(ApiError) as caught:
         read(parse(body), CompletionRequest)

@@ -97,7 +97,7 @@ def check(server: Command, crowd: Crowd, answered: int) -> dict[str, float]:
 @pytest.mark.slow
 def test_every_answer_is_right_in_a_crowd(crowded: Command, asks: list[Ask]) -> None:
     crowd = Crowd(port_of(crowded), asks)
-    memory = load(crowded, crowd, 8)
+    memory = load(crowded, crowd, 6)
     check(crowded, crowd, 60)
     assert growth(memory["server"], 3) < 0.05
 

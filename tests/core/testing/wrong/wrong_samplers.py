@@ -13,65 +13,6 @@ from core.sampling.params import SamplingParams
 from plugins.sampling.default import DefaultSampler
 
 
-class Changed(DefaultSampler):
-    """Samples requests whose parameters were changed first."""
-
-    def __init__(self, options, limits):
-        super().__init__(options, limits)
-        self.graphable = False
-
-    def change(self, params: SamplingParams) -> None: ...
-
-    def __call__(self, logits, rows):
-        given = [admission.params for admission in rows.admissions]
-        table = rows.table
-        for admission in rows.admissions:
-            admission.params = admission.params.clone()
-            self.change(admission.params)
-        table.admit(rows.admissions)
-        found = super().__call__(logits, table.select(rows.rows, rows.ends))
-        found.errors, found.logprobs = dict(found.errors or {}), dict(found.logprobs or {})
-        for admission, params in zip(rows.admissions, given, strict=True):
-            admission.params = params
-        table.admit(rows.admissions)
-        return found
-
-
-def changed(name: str, **values: object) -> None:
-    def change(self, params):
-        for key, value in values.items():
-            setattr(params, key, value)
-
-    samplers.register(name, type(name, (Changed,), {"change": change, "__module__": __name__}))
-
-
-changed("no-top-k", top_k=0)
-changed("no-top-p", top_p=1.0)
-changed("no-min-p", min_p=0.0)
-changed("no-bias", logit_bias=None)
-changed("no-presence-penalty", presence_penalty=0.0)
-changed("no-repetition-penalty", repetition_penalty=1.0)
-changed("no-min-tokens", min_tokens=0)
-changed("no-allowed-tokens", allowed_token_ids=None)
-changed("no-bad-words", bad_words=None, bad_words_token_ids=[])
-changed("no-logprobs", logprobs=None)
-
-
-@samplers.register("temperature-squared")
-class TemperatureSquared(Changed):
-    def change(self, params):
-        params.temperature = params.temperature**2
-
-
-@samplers.register("penalties-mixed-up")
-class PenaltiesMixedUp(Changed):
-    def change(self, params):
-        params.presence_penalty, params.frequency_penalty = (
-            params.frequency_penalty,
-            params.presence_penalty,
-        )
-
-
 @samplers.register("torch-multinomial")
 class TorchMultinomial(DefaultSampler):
     """Every rank would draw its own."""
