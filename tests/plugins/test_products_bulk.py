@@ -164,6 +164,7 @@ def test_a_few_ways_are_worth_a_try() -> None:
             assert len(set(found)) == len(found)
             assert tokens > 64 or all(tokens <= how.tokens for how in found)
         assert not any(isinstance(how, Bulk) for how in candidates(shape, 16))
+        assert list(candidates(shape, MOST_TOKENS + 1)) == [None]
 
 
 # layers
