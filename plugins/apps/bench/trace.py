@@ -119,7 +119,7 @@ def show_trace(llm: LLM, work: Workload, path: str, steps: int) -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
     traced = plans.made[first:]
-    what = _decoded(work, decoding, traced) if decoding else _read(llm, work, first, traced)
+    what = _decoded(work, decoding, traced) if decoding else _read(llm, work, traced)
     steps = len(traced)
     host /= steps
     events = _save(profiler, path)
@@ -158,13 +158,13 @@ def _reading(llm: LLM, work: Workload, plans: Plans) -> None:
         plans.step()
 
 
-def _read(llm: LLM, work: Workload, first: int, traced: Sequence[StepPlan]) -> str:
+def _read(llm: LLM, work: Workload, traced: Sequence[StepPlan]) -> str:
     """What is in steps with prompts. UserError when there are none behind the first ones."""
     if not traced:
         budget = llm.engine.limits.max_num_batched_tokens
         raise UserError(
-            f"workload {work.name!r} was read in {first} steps of up to {budget:,} tokens, and the "
-            f"first {FIRST_PROMPTS + ALONE} are not traced. Give it more prompts, or lower "
+            f"workload {work.name!r} is read within {FIRST_PROMPTS + ALONE} steps of up to "
+            f"{budget:,} tokens, and so many are not traced. Give it more prompts, or lower "
             "scheduler.max_num_batched_tokens."
         )
     tokens = sum(int(plan.counts.sum()) for plan in traced) / len(traced)

@@ -155,7 +155,7 @@ def test_whoever_is_said_to_decode_does(words, tmp_path, capsys, monkeypatch, as
             ["run.trace_steps=200"],  # they have room at first
             "of the 8 requests of workload 'decode:8:9:8:1' have room in the cache together",
         ),
-        (["run.workloads=[decode:3:9:1:1]"], "was read in 1 steps of up to"),
+        (["run.workloads=[decode:3:9:1:1]"], "is read within 7 steps of up to"),
     ],
 )
 def test_a_trace_that_cannot_be_made_is_refused(words, tmp_path, capsys, asked, sentence) -> None:
