@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
+from inspect import signature
 from operator import attrgetter
 from typing import Any
 
@@ -70,12 +71,14 @@ def compiling_ahead(threads: int) -> Iterator[Ahead]:
     others. All are when this ends, but for those that cannot be: their first launch says why.
 
     So what is computed inside is nonsense, and must not be used as an index. Does nothing at all
-    where Triton cannot do it (before 3.5, or interpreted).
+    where Triton cannot do it (before 3.6, or interpreted).
     """
     triton: Any = import_module("triton")
 
     ahead, knobs = Ahead(), triton.knobs.compilation
-    if interpreted() or not hasattr(triton, "AsyncCompileMode"):
+    mode = getattr(triton, "AsyncCompileMode", None)
+    # Triton 3.5 has one that raises the first kernel's error, and stays on behind it
+    if interpreted() or mode is None or "ignore_errors" not in signature(mode).parameters:
         yield ahead
         return
 
@@ -89,7 +92,7 @@ def compiling_ahead(threads: int) -> Iterator[Ahead]:
     try:
         with (
             ThreadPoolExecutor(threads, thread_name_prefix="plait compiles") as pool,
-            triton.AsyncCompileMode(pool, ignore_errors=True),
+            mode(pool, ignore_errors=True),
         ):
             yield ahead
     finally:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plugins.kernels.triton.products.launch import ROOM
-from plugins.kernels.triton.products.recipes import Bulk, Loop, Once, Recipe, Rows, Shape
+from plugins.kernels.triton.products.recipes import (
+    MOST_TOKENS,
+    Bulk,
+    Loop,
+    Once,
+    Recipe,
+    Rows,
+    Shape,
+)
 
 SHARED = 227 << 10  # bytes of shared memory that a program can have
 HALF = 113 << 10  # that two can have each, or one beside the next kernel's
@@ -77,6 +85,8 @@ TILES = {
 
 def bulk(shape: Shape, tokens: int) -> Iterator[Bulk]:
     """With as many programs as fit onto the multiprocessors at once; the first is a fair guess."""
+    if tokens > MOST_TOKENS:
+        return
     large = shape.outputs >= 1 << 16
     for place, tile in enumerate(TILES[next(most for most in TILES if tokens <= most)]):
         rows, outputs, columns, warps, swap = tile

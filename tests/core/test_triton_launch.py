@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from core.triton_launch import Launcher, interpreted, pdl, power_of_two
+from core.triton_launch import Launcher, compiling_ahead, interpreted, pdl, power_of_two
 
 GRID = (3, 2, 1)
 
@@ -137,6 +138,30 @@ def test_the_interpreter_is_asked_each_time() -> None:
     for _ in range(2):
         launch(GRID, tensors(), (1,), (8, "a"))
     assert len(kernel.asked) == 2
+
+
+class Mode35:
+    """Triton 3.5's: what cannot be compiled ends the whole program, and leaves the mode on."""
+
+    def __init__(self, executor: Any) -> None:
+        raise AssertionError("it was used")
+
+
+@pytest.mark.parametrize("mode", [None, Mode35], ids=["3.4", "3.5"])
+def test_an_older_triton_launches_instead_of_compiling_ahead(
+    monkeypatch: pytest.MonkeyPatch, mode: type | None
+) -> None:
+    triton: Any = ModuleType("triton")
+    triton.knobs = SimpleNamespace(compilation=SimpleNamespace(listener=None))
+    if mode is not None:
+        triton.AsyncCompileMode = mode
+    monkeypatch.setitem(sys.modules, "triton", triton)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    kernel = Kernel()
+    with compiling_ahead(2) as ahead:
+        Launcher(kernel)(GRID, tensors(), (1,), (8, "a"))
+    assert len(kernel.asked) == 1
+    assert not ahead.cold
 
 
 def test_only_hopper_and_later_start_kernels_early(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,9 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 import triton
 import triton.language as tl
 
+if triton.__version__.startswith("3.5."):
+    pytest.skip("it cannot leave out what it fails to compile", allow_module_level=True)
+
 from core.parallel import Solo
 from core.triton_launch import Launcher, compiling_ahead
 from plugins.kernels.triton.products import launch as products

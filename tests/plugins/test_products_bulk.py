@@ -22,8 +22,11 @@ from plugins.kernels.triton.products.recipes import (
     H200,
     MOST_TOKENS,
     Bulk,
+    Loop,
     Recipes,
+    Rows,
     Shape,
+    Way,
 )
 from plugins.kernels.triton.products.waiting import FusedLayers
 from tools.product_ways import bulk, candidates
@@ -146,6 +149,17 @@ def test_tensors_that_the_copy_engine_cannot_take_go_the_old_ways(device: str) -
     assert torch.equal(fused.product(x, weight, None), torch.nn.functional.linear(x, weight))
 
 
+@pytest.mark.parametrize("how", [Rows(1, 4), Loop(64, 32, 64, 1, 3, 4), WAYS[0]], ids=str)
+def test_numbers_that_do_not_lie_side_by_side_are_left_to_torch(how: Way, device: str) -> None:
+    """A weight that lies column by column, and a bias with gaps."""
+    fused = FusedLayers(Recipes({Shape(48, 64): {MOST_TOKENS: how}}), pdl=False)
+    x, weight = normal(24, 64, device=device), normal(48, 64, device=device)
+    bias = normal(96, device=device)[::2]
+    for a, b in ((normal(64, 48, device=device).T, None), (weight, bias)):
+        assert torch.equal(fused.product(x, a, b), torch.nn.functional.linear(x, a, b))
+    assert fused.waits(x, normal(64, 48, device=device).T, None) is None
+
+
 def test_beyond_the_rule_only_weights_with_a_recipe_wait(device: str) -> None:
     table = {Shape(48, 64, True): {MOST_TOKENS: Bulk(128, 64, 64, 1, 3, 4)}}
     ours = TritonKernels(TritonKernels.Options())
@@ -164,6 +178,7 @@ def test_a_few_ways_are_worth_a_try() -> None:
             assert len(set(found)) == len(found)
             assert tokens > 64 or all(tokens <= how.tokens for how in found)
         assert not any(isinstance(how, Bulk) for how in candidates(shape, 16))
+        assert list(candidates(shape, MOST_TOKENS + 1)) == [None]
 
 
 # layers

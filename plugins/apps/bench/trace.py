@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from core.errors import UserError
+from plugins.apps.bench.plans import Plans
 from plugins.apps.output_files import writing
 from plugins.apps.terminal import show_table
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch.profiler import profile
 
     from core.llm import LLM
+    from core.types import StepPlan
     from plugins.apps.bench.workloads import Workload
 
 UNTRACED = 20  # steps before the first that is traced, once every request decodes
@@ -97,22 +99,29 @@ def show_trace(llm: LLM, work: Workload, path: str, steps: int) -> None:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
+    plans = Plans(llm.engine)
+    decoding = 0
     if all(item.output == 1 for item in work.items):
-        what, steps = _reading(llm, work, steps)
+        _reading(llm, work, plans)
     else:
-        what = f"{_decoding(llm, work, steps)} requests decode"
-    alone = _alone(llm)
+        decoding = _decoding(llm, work, steps, plans)
+    alone = _alone(plans)
     kinds = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         kinds.append(ProfilerActivity.CUDA)
         torch.cuda.synchronize()
+    first = len(plans.made)
     with profile(activities=kinds) as profiler:
         began = time.perf_counter()
-        for _ in range(steps):
-            llm.engine.step()
-        host = 1e6 * (time.perf_counter() - began) / steps
+        while len(plans.made) < first + steps and plans.step():
+            pass
+        host = 1e6 * (time.perf_counter() - began)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
+    traced = plans.made[first:]
+    what = _decoded(work, decoding, traced) if decoding else _read(llm, work, traced)
+    steps = len(traced)
+    host /= steps
     events = _save(profiler, path)
     for line in summary(what, host, alone, device_times(events), steps):
         print(line, file=sys.stderr)
@@ -122,52 +131,56 @@ def show_trace(llm: LLM, work: Workload, path: str, steps: int) -> None:
     print(f"trace of {steps} steps: {path} (open it in https://ui.perfetto.dev)", file=sys.stderr)
 
 
-def _alone(llm: LLM) -> float:
+def _alone(plans: Plans) -> float:
     """Microseconds of the host's clock for a step that finds the device idle, by the median. On
     CUDA that is what the host does for it, without what the device then takes."""
     import torch
 
-    times = []
+    times = [0.0]
     for _ in range(ALONE):
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         began = time.perf_counter()
-        llm.engine.step()
-        times.append(1e6 * (time.perf_counter() - began))
-    return median(times)
+        if plans.step():
+            times.append(1e6 * (time.perf_counter() - began))
+    return median(times[1:] or times)
 
 
-def _reading(llm: LLM, work: Workload, steps: int) -> tuple[str, int]:
-    """Add requests, and step a little. -> what is traced, and how many steps of it there are."""
+def _reading(llm: LLM, work: Workload, plans: Plans) -> None:
+    """Add requests, and step a little."""
     from core.sampling.params import SamplingParams
     from plugins.apps.bench.workloads import TEMPERATURE
 
-    engine = llm.engine
-    budget = engine.limits.max_num_batched_tokens
-    full = work.prompt_tokens // budget
-    if full <= FIRST_PROMPTS + ALONE:
-        raise UserError(
-            f"workload {work.name!r} fills {full} steps of {budget:,} tokens, and the first "
-            f"{FIRST_PROMPTS + ALONE} are not traced. Give it more prompts, or lower "
-            "scheduler.max_num_batched_tokens."
-        )
     for item in work.items:
         params = SamplingParams(temperature=TEMPERATURE, max_tokens=1, ignore_eos=True)
-        engine.add(item.prompt, params)
+        llm.engine.add(item.prompt, params)
     for _ in range(FIRST_PROMPTS):
-        engine.step()
-    return f"prompts, {budget:,} tokens a step", min(steps, full - FIRST_PROMPTS - ALONE)
+        plans.step()
 
 
-def _decoding(llm: LLM, work: Workload, steps: int) -> int:
-    """Add requests, and step until all decode. -> how many run."""
+def _read(llm: LLM, work: Workload, traced: Sequence[StepPlan]) -> str:
+    """What is in steps with prompts. UserError when there are none behind the first ones."""
+    if not traced:
+        budget = llm.engine.limits.max_num_batched_tokens
+        raise UserError(
+            f"workload {work.name!r} is read within {FIRST_PROMPTS + ALONE} steps of up to "
+            f"{budget:,} tokens, and so many are not traced. Give it more prompts, or lower "
+            "scheduler.max_num_batched_tokens."
+        )
+    tokens = sum(int(plan.counts.sum()) for plan in traced) / len(traced)
+    return f"prompts, {tokens:,.0f} tokens a step"
+
+
+def _decoding(llm: LLM, work: Workload, steps: int, plans: Plans) -> int:
+    """Add requests, and step until all decode. -> how many they are."""
     from core.sampling.params import SamplingParams
     from plugins.apps.bench.workloads import TEMPERATURE
 
     engine = llm.engine
-    items = work.items[: engine.limits.max_num_seqs]
+    budget = engine.limits.max_num_batched_tokens  # each request needs one of these in a step
+    items = work.items[: min(engine.limits.max_num_seqs, budget)]
     # more tokens than there are steps, so that nobody ends while others begin or are traced
-    tokens = sum(-(-len(i.prompt) // engine.limits.max_num_batched_tokens) + 1 for i in items)
+    tokens = sum(-(-len(i.prompt) // budget) + 1 for i in items)
     tokens += UNTRACED + ALONE + steps + 2
     longest = max(len(item.prompt) for item in items) + tokens
     if longest > engine.limits.max_length:
@@ -179,18 +192,23 @@ def _decoding(llm: LLM, work: Workload, steps: int) -> int:
     for item in items:
         params = SamplingParams(temperature=TEMPERATURE, max_tokens=tokens, ignore_eos=True)
         engine.add(item.prompt, params)
-    engine.step()
-    while engine.statistics()["waiting"]:
-        engine.step()
+    # the last one to begin may read for many steps
+    while plans.step() and (engine.statistics()["waiting"] or not plans.made[-1].sample.all()):
+        pass
     for _ in range(UNTRACED):
-        engine.step()
-    running = engine.statistics()["running"]
-    if running < len(items):
+        plans.step()
+    return len(items)
+
+
+def _decoded(work: Workload, requests: int, traced: Sequence[StepPlan]) -> str:
+    """What is in steps of requests that decode. UserError unless all did so in each of them."""
+    least = min((int(plan.sample.sum()) for plan in traced), default=0)
+    if least < requests:
         raise UserError(
-            f"only {running} of the {len(items)} requests of workload {work.name!r} have room in "
+            f"only {least} of the {requests} requests of workload {work.name!r} have room in "
             "the cache together. Give it more memory, or trace a smaller workload."
         )
-    return running
+    return f"{requests} requests decode"
 
 
 def summary(

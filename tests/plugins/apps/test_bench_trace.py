@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.engine import Engine
 from core.run import main
 from plugins.apps.bench.trace import SHOWN, Times, device_times, kernel_rows, summary
 from tests.tiny import save_tiny
@@ -94,6 +95,51 @@ def test_steps_with_prompts_are_traced(words, device, tmp_path, capsys) -> None:
     assert ("calls a step" in said) == (device != "cpu")
 
 
+PROMPTS = [
+    # one prompt in a step, by the requests that may run, and by the pages there are
+    (["prefill:30:32:1", "scheduler.max_num_seqs=1"], "prompts, 32 tokens a step: ", 23),
+    (["prefill:30:50:1", "cache.pages=6"], "prompts, 50 tokens a step: ", 23),
+    # the second of two does not fit, and is not cut
+    (["prefill:20:48:1", "scheduler.chunked_prefill=false"], "prompts, 48 tokens a step: ", 13),
+    # 80 tokens, and 39 times the 16 that are not in the prefix cache
+    (["shared_prefix:40:64:16:1"], "prompts, 64 tokens a step: ", 4),
+    (["prefill:2:200:1", "scheduler.max_num_batched_tokens=16"], "prompts, 16 tokens a step: ", 18),
+    (["prefill:64:8:1", "scheduler.max_num_batched_tokens=512"], "prompts, 64 tokens a step: ", 1),
+]
+
+
+@pytest.mark.parametrize(("asked", "what", "steps"), PROMPTS, ids=lambda value: str(value))
+def test_what_is_told_of_prompts_is_what_was_read(
+    words, tmp_path, capsys, asked, what, steps
+) -> None:
+    work, *more = asked
+    usual = [f"run.trace={tmp_path}/t.json", "scheduler.max_num_batched_tokens=64"]
+    assert main([*words, *usual, f"run.workloads=[{work}]", *more]) == 0
+    said = capsys.readouterr().err
+    assert what in said
+    assert f"trace of {steps} steps: " in said
+
+
+@pytest.mark.parametrize(
+    "asked", [["decode:1:120:8:1"], ["decode:8:9:8:1", "scheduler.max_num_seqs=8"]], ids=str
+)
+def test_whoever_is_said_to_decode_does(words, tmp_path, capsys, monkeypatch, asked) -> None:
+    """Prompts of 60 steps, and fewer tokens in a step than there may be requests."""
+    planned = []
+    launch = Engine._launch
+    monkeypatch.setattr(
+        Engine, "_launch", lambda self, plan: (planned.append(plan), launch(self, plan))[1]
+    )
+    work, *more = asked
+    usual = [f"run.trace={tmp_path}/t.json", "run.trace_steps=4"]
+    budget = "scheduler.max_num_batched_tokens=2"
+    assert main([*words, *usual, f"run.workloads=[{work}]", budget, *more]) == 0
+    running = min(2, int(work.split(":")[1]))
+    assert f"{running} requests decode: " in capsys.readouterr().err
+    assert [len(plan.rows) for plan in planned[-4:]] == [running] * 4
+    assert all(plan.sample.all() for plan in planned[-4:])
+
+
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
@@ -105,6 +151,11 @@ def test_steps_with_prompts_are_traced(words, device, tmp_path, capsys) -> None:
             ["cache.pages=16", "run.workloads=[decode:8:25:8:1]"],
             "of the 8 requests of workload 'decode:8:25:8:1' have room in the cache together",
         ),
+        (
+            ["run.trace_steps=200"],  # they have room at first
+            "of the 8 requests of workload 'decode:8:9:8:1' have room in the cache together",
+        ),
+        (["run.workloads=[decode:3:9:1:1]"], "is read within 7 steps of up to"),
     ],
 )
 def test_a_trace_that_cannot_be_made_is_refused(words, tmp_path, capsys, asked, sentence) -> None:

@@ -108,6 +108,8 @@ class FusedLayers:
     def _how(self, work: Work) -> Recipe:
         if not self._fits(work.x, work.weight):
             return None
+        if work.bias is not None and not work.bias.is_contiguous():
+            return None
         how = self.recipes.of(work.shape, len(work.x))
         if isinstance(how, Bulk) and not work.in_tiles:
             return by_rule(work.shape, len(work.x))
@@ -118,6 +120,7 @@ class FusedLayers:
             len(x.shape) == 2
             and 0 < len(x) <= MOST_TOKENS
             and x.dtype == weight.dtype
+            and weight.stride(1) == 1
             and _served(x.device, x.dtype)
         )
 
