@@ -10,6 +10,8 @@ from core.importing import cause
 from core.visible import visible
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from core.plugins.discovery import Plugin
 
 OURS = ("core", "plugins", "models")
@@ -19,11 +21,15 @@ def verdict(error: BaseException) -> str:
     """A sentence for the end of a traceback."""
     innermost, through = _suspects(error)
     if innermost is not None:
-        return f"This is a fault of {innermost}, not of your configuration. Tell its authors."
+        return (
+            f"This is a fault of {innermost}, not of your configuration. It is at "
+            f"{_place(error, innermost)}. Tell its authors."
+        )
     if through is not None:
         return (
-            f"This is a fault of {through}, or of Plait, where it led. It is not one of your "
-            "configuration. Tell the plugin's authors."
+            f"This is a fault of {through}, or of Plait, where it led, from "
+            f"{_place(error, through)}. It is not one of your configuration. Tell the plugin's "
+            "authors."
         )
     if named := _named():
         return (
@@ -61,7 +67,8 @@ def _suspects(error: BaseException) -> tuple[Plugin | None, Plugin | None]:
 
     strangers = [plugin for plugin in current() if not plugin.builtin]
     ours = False
-    for module in _modules(error):
+    for frame, _ in _frames(error):
+        module = _module(frame)
         if module.partition(".")[0] in OURS:
             ours = True
             continue
@@ -71,11 +78,24 @@ def _suspects(error: BaseException) -> tuple[Plugin | None, Plugin | None]:
     return None, None
 
 
-def _modules(error: BaseException | None) -> Iterator[str]:
-    """The modules of an exception's frames, the innermost first, then those of its causes."""
+def _place(error: BaseException, plugin: Plugin) -> str:
+    """The last line of a plugin that the exception came through."""
+    return next(
+        f"{frame.f_code.co_filename}, line {line}"
+        for frame, line in _frames(error)
+        if plugin.holds(_module(frame))
+    )
+
+
+def _module(frame: FrameType) -> str:
+    name: str = frame.f_globals.get("__name__", "")
+    return name
+
+
+def _frames(error: BaseException | None) -> Iterator[tuple[FrameType, int]]:
+    """An exception's frames with their lines, the innermost first, then those of its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-            yield frame.f_globals.get("__name__", "")
+        yield from reversed(list(traceback.walk_tb(error.__traceback__)))
         error = error.__cause__

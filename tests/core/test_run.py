@@ -220,7 +220,9 @@ def test_a_plugins_fault_names_the_plugin(run: Run, parts, write) -> None:
     status, _, err = run("model.path=x", "run=crash", "-p", "./mine.py")
     assert status == 1
     assert "ZeroDivisionError" in err
-    assert "This is a fault of plugin 'mine'" in err
+    last = err.rstrip().splitlines()[-1]
+    assert last.startswith("This is a fault of plugin 'mine'")
+    assert "mine.py, line 6. Tell its authors." in last
 
 
 def test_notes_about_plugins_follow_any_error(run: Run, parts, site: Site) -> None:

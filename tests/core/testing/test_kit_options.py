@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,10 @@ def installed(tmp_path: Path) -> dict[str, str]:
     site = Site(tmp_path / "site")
     site.folder.mkdir()
     site.metadata("plait", "0.1.0", {})
-    (site.folder / "plait-0.1.0.dist-info" / "entry_points.txt").write_text(
-        "[pytest11]\nplait = core.testing.plugin\n"
-    )
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = [f"{name} = {value}" for name, value in declared["pytest11"].items()]
+    place = site.folder / "plait-0.1.0.dist-info" / "entry_points.txt"
+    place.write_text("\n".join(["[pytest11]", *lines, ""]))
     return site.environment() | {"OMP_NUM_THREADS": "1"}
 
 
@@ -48,6 +50,14 @@ def test_one_command_tests_the_guides_example(tmp_path: Path, installed: dict[st
     assert run.returncode == 0, run.stdout + run.stderr
     tests = re.findall(r"test_(\w+?)_contract.py::\w+\[(\w+)", run.stdout)
     assert set(tests) == {("scheduler", "shortest")}
+
+
+def test_the_kit_may_be_named_as_a_plugin_where_it_is_one(
+    tmp_path: Path, installed: dict[str, str]
+) -> None:
+    words = ["-p", "core.testing.plugin", "--pyargs", "core.testing", "--sharding=colwise"]
+    run = pytest_run(tmp_path, installed, *words)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_a_name_that_is_not_there_is_an_error_that_lists_what_is(
