@@ -49,15 +49,15 @@ class Given:
 
 
 @pytest.fixture(scope="module", params=CHANGES)
-def checkpoint(
+def found(
     request: pytest.FixtureRequest,
     architecture: Kind,
     plait_words: tuple[str, ...],
     device: str,
-    refused: Callable[[list[str]], None],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Given:
-    """`--reference` if it is one of this model's; else random ones, if transformers makes them."""
+) -> Given | str:
+    """`--reference` if it is one of this model's; else random ones, if transformers makes them;
+    else why there are none."""
     name = name_of(registries.models, architecture)
     references = map(Path, request.config.getoption("reference"))
     folder = next((path for path in references if described(path)["architectures"] == [name]), None)
@@ -67,8 +67,7 @@ def checkpoint(
         changes = CHANGES[request.param]
         folder = write_random(name, tmp_path_factory.mktemp("random"), **changes)
     if folder is None:
-        refused([f"transformers has no {name}: give a checkpoint of it with --reference=DIR"])
-    assert folder is not None
+        return f"transformers has no {name}: give a checkpoint of it with --reference=DIR"
     if request.param == "windowed" and described(folder).get("sliding_window") is None:
         pytest.skip("its family has no windows")
     path = folder
@@ -87,6 +86,15 @@ def checkpoint(
     if reference is not None:
         ids = reference[0]
     return Given(folder, open_, ids, reference and reference[1], one.logits(ids))
+
+
+@pytest.fixture
+def checkpoint(found: Given | str, refused: Callable[[list[str]], None]) -> Given:
+    """What was found; the test does not run without."""
+    if isinstance(found, str):
+        refused([found])
+    assert isinstance(found, Given)
+    return found
 
 
 def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:

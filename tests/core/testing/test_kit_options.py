@@ -137,6 +137,27 @@ class Elsewhere(AttentionBackend):
 """
 
 
+OF_NOBODY = """
+from core.registry import models
+from models.qwen3.architecture import Qwen3
+
+@models.register("OursForCausalLM")
+class Ours(Qwen3):
+    pass
+"""
+
+
+def test_a_model_without_a_checkpoint_is_one_failure(
+    tmp_path: Path, installed: dict[str, str]
+) -> None:
+    (tmp_path / "ours.py").write_text(OF_NOBODY)
+    words = ["--pyargs", "core.testing", "--load", "./ours.py", "--model=OursForCausalLM"]
+    run = pytest_run(tmp_path, installed, *words)
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED
+    assert re.search(r"\d+ skipped, 1 error", run.stdout)
+    assert "give a checkpoint of it with --reference=DIR" in run.stdout
+
+
 def test_what_was_asked_for_and_cannot_be_tested_is_a_failure(
     tmp_path: Path, installed: dict[str, str]
 ) -> None:
