@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from core.llm import LLM
     from core.types import StepPlan
-    from plugins.apps.bench.workloads import Workload
+    from plugins.apps.bench.workloads import Item, Workload
 
 UNTRACED = 20  # steps before the first that is traced, once every request decodes
 FIRST_PROMPTS = 2  # the same of steps with prompts
@@ -56,8 +56,7 @@ def device_times(events: Iterable[Mapping[str, Any]]) -> Times | None:
     """
     spans = sorted(
         (float(event["ts"]), float(event["ts"]) + float(event["dur"]))
-        for event in events
-        if event.get("cat") in ON_DEVICE and "dur" in event
+        for event in _on_device(events)
     )
     if not spans:
         return None
@@ -70,12 +69,15 @@ def device_times(events: Iterable[Mapping[str, Any]]) -> Times | None:
     return Times(until - first, busy, len(spans), gap)
 
 
+def _on_device(events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    return (event for event in events if event.get("cat") in ON_DEVICE and "dur" in event)
+
+
 def kernel_rows(events: Iterable[Mapping[str, Any]], steps: int) -> list[list[str]]:
     """Name, us a step, share of all, calls a step and median us of the kernels that take most."""
     found: dict[str, list[float]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") in ON_DEVICE and "dur" in event:
-            found[str(event.get("name"))].append(float(event["dur"]))
+    for event in _on_device(events):
+        found[str(event.get("name"))].append(float(event["dur"]))
     ordered = sorted(found.items(), key=lambda item: -sum(item[1]))
     named = [(name[:NAME], times) for name, times in ordered[:SHOWN]]
     if others := [time for _, times in ordered[SHOWN:] for time in times]:
@@ -109,15 +111,14 @@ def show_trace(llm: LLM, work: Workload, path: str, steps: int) -> None:
     kinds = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         kinds.append(ProfilerActivity.CUDA)
-        torch.cuda.synchronize()
+    _wait_for_device()
     first = len(plans.made)
     with profile(activities=kinds) as profiler:
         began = time.perf_counter()
         while len(plans.made) < first + steps and plans.step():
             pass
         host = 1e6 * (time.perf_counter() - began)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        _wait_for_device()
     traced = plans.made[first:]
     what = _decoded(work, decoding, traced) if decoding else _read(llm, work, traced)
     steps = len(traced)
@@ -134,26 +135,35 @@ def show_trace(llm: LLM, work: Workload, path: str, steps: int) -> None:
 def _alone(plans: Plans) -> float:
     """Microseconds of the host's clock for a step that finds the device idle, by the median. On
     CUDA that is what the host does for it, without what the device then takes."""
-    import torch
-
-    times = [0.0]
+    times = []
     for _ in range(ALONE):
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        _wait_for_device()
         began = time.perf_counter()
         if plans.step():
             times.append(1e6 * (time.perf_counter() - began))
-    return median(times[1:] or times)
+    return median(times or [0.0])
+
+
+def _wait_for_device() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _add(llm: LLM, items: Iterable[Item], tokens: int) -> None:
+    """Add requests that are to give so many tokens each."""
+    from core.sampling.params import SamplingParams
+    from plugins.apps.bench.workloads import TEMPERATURE
+
+    for item in items:
+        params = SamplingParams(temperature=TEMPERATURE, max_tokens=tokens, ignore_eos=True)
+        llm.engine.add(item.prompt, params)
 
 
 def _reading(llm: LLM, work: Workload, plans: Plans) -> None:
     """Add requests, and step a little."""
-    from core.sampling.params import SamplingParams
-    from plugins.apps.bench.workloads import TEMPERATURE
-
-    for item in work.items:
-        params = SamplingParams(temperature=TEMPERATURE, max_tokens=1, ignore_eos=True)
-        llm.engine.add(item.prompt, params)
+    _add(llm, work.items, 1)
     for _ in range(FIRST_PROMPTS):
         plans.step()
 
@@ -173,9 +183,6 @@ def _read(llm: LLM, work: Workload, traced: Sequence[StepPlan]) -> str:
 
 def _decoding(llm: LLM, work: Workload, steps: int, plans: Plans) -> int:
     """Add requests, and step until all decode. -> how many they are."""
-    from core.sampling.params import SamplingParams
-    from plugins.apps.bench.workloads import TEMPERATURE
-
     engine = llm.engine
     budget = engine.limits.max_num_batched_tokens  # each request needs one of these in a step
     items = work.items[: min(engine.limits.max_num_seqs, budget)]
@@ -189,9 +196,7 @@ def _decoding(llm: LLM, work: Workload, steps: int, plans: Plans) -> int:
             f"and the engine takes {engine.limits.max_length}. Lower run.trace_steps, or raise "
             "model.max_length."
         )
-    for item in items:
-        params = SamplingParams(temperature=TEMPERATURE, max_tokens=tokens, ignore_eos=True)
-        engine.add(item.prompt, params)
+    _add(llm, items, tokens)
     # the last one to begin may read for many steps
     while plans.step() and (engine.statistics()["waiting"] or not plans.made[-1].sample.all()):
         pass
@@ -211,9 +216,7 @@ def _decoded(work: Workload, requests: int, traced: Sequence[StepPlan]) -> str:
     return f"{requests} requests decode"
 
 
-def summary(
-    what: str, host: float, alone: float, device: Times | None, steps: int
-) -> Sequence[str]:
+def summary(what: str, host: float, alone: float, device: Times | None, steps: int) -> list[str]:
     """Lines for people; `host`, `alone`: microseconds of a step by the host's clock."""
     lines = [f"{what}: {host:,.0f} us a step"]
     if device is None:
