@@ -194,13 +194,16 @@ class Attention(nn.Module):
         if q_norm is not None and k_norm is not None:
             norms = (q_norm.weight, k_norm.weight, q_norm.eps)
         meta, qkv = batch.attention, value_of(qkv)
-        if self.fused is not None and self.fused.fuses(meta):
+        whole = batch.apart is None
+        if whole and self.fused is not None and self.fused.fuses(meta):
             return self.fused.forward_fused(qkv, norms, rope, batch.positions, self.cache, meta)
         heads = qkv.view(len(qkv), -1, self.head_dim)  # [T, H + 2 KV, D]
         q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
         q, k = self.kernels.rope_store(
             q, k, v, norms, rope, batch.positions, self.cache, meta.slots
         )
+        if batch.apart is not None:
+            return batch.apart(self, q, k, v).flatten(1)
         return self.backend.forward(q, k, v, self.cache, meta).flatten(1)
 
 

@@ -12,17 +12,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy as np
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from core.layers import Attention
     from core.sampling.params import SamplingParams
     from core.sampling.rows import SampleRows
 
     Ints = NDArray[np.int32]
+    # (layer, q [T, H, D], k and v [T, KV, D]) -> [T, H, D], in place of the layer's backend
+    Apart = Callable[[Attention, Tensor, Tensor, Tensor], Tensor]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -160,6 +163,7 @@ class Batch:
     sample_index: Tensor  # [S] int64, which of the T tokens give logits
     rows: SampleRows  # the S requests that are sampled
     captured: bool = False  # by a runner: nobody looks into the model, so values in it may wait
+    apart: Apart | None = None  # of a runner that captures only what lies between attentions
 
 
 @dataclass(slots=True)

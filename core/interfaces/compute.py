@@ -92,6 +92,16 @@ class AttentionBackend(ABC):
         In a captured step, rows that are padding have context 0: what comes of them is not used.
         """
 
+    def forward_into(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata, out: Tensor
+    ) -> None:
+        """`forward` of q, k, v, cache and meta; the result goes to `out` [T, H, D], contiguous.
+
+        For runners that capture what lies between attentions, so that what follows finds it at a
+        fixed address. Copies by default: implement it where the kernels can write there.
+        """
+        out.copy_(self.forward(q, k, v, cache, meta))
+
 
 class Kernels(ABC):
     """The small operations between matrix products. `plugins/kernels/torch.py` is every one's twin.

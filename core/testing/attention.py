@@ -235,6 +235,15 @@ class AttentionCase:
             assert torch.equal(bits(x), before[name]), f"forward has changed {name}"
         return out[: len(out) - padding]
 
+    def into(self, backend: AttentionBackend) -> Tensor:
+        """What `forward_into` leaves in a part of a larger tensor, and nowhere else."""
+        meta, (q, k, v) = self.meta(), self.inputs()
+        backend.plan(meta)
+        whole = torch.full((len(q) + 2, *q.shape[1:]), torch.nan, dtype=q.dtype, device=q.device)
+        backend.forward_into(q, k, v, self.cache, meta, whole[1:-1])
+        assert whole[[0, -1]].isnan().all(), "forward_into writes beside `out`"
+        return whole[1:-1]
+
     def check(self, backend: type[AttentionBackend]) -> None:
         """A new instance of `backend` computes attention, and writes nowhere else."""
         found = self.run(backend(self.shape, backend.Options()))

@@ -76,6 +76,15 @@ def test_a_step_is_attention(
     served(attention, STEPS[step], window=window, device=device).check(attention)
 
 
+@pytest.mark.parametrize("step", STEPS)
+def test_its_result_may_be_asked_for_in_some_place(
+    attention: Backend, device: str, step: str
+) -> None:
+    case = served(attention, STEPS[step], device=device, strided=True)
+    found = case.into(attention(case.shape, attention.Options()))
+    assert_close(found, case.expected(), case.dtype)
+
+
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 def test_query_heads_share_key_heads_in_order(
     attention: Backend, device: str, heads: int, kv_heads: int

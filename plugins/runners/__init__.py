@@ -19,5 +19,5 @@ def register(registries: Registries) -> None:
     runners.register(
         "cuda_graph",
         "plugins.runners.cuda_graph.runner:CudaGraph",
-        summary="CUDA graphs of decode steps, and of the layers in short steps with prompts",
+        summary="CUDA graphs of decode steps, and of the layers in steps with prompts",
     )

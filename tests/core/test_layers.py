@@ -119,7 +119,7 @@ def test_attention_splits_stores_and_attends():
     model, _, _ = built(kernels)
     qkv = torch.arange(3 * 64.0).view(3, 64)
     q_norm, k_norm = RMSNorm(8, 0.25), RMSNorm(8, 0.25)
-    batch = SimpleNamespace(positions=None, attention=SimpleNamespace(slots=None))
+    batch = SimpleNamespace(apart=None, positions=None, attention=SimpleNamespace(slots=None))
     out = model.layers[0](qkv, q_norm, k_norm, None, batch)
     torch.testing.assert_close(out, qkv[:, :32] + 1)
     q, k, v, norms = kernels.given
@@ -132,7 +132,7 @@ def test_attention_splits_stores_and_attends():
 
 def test_a_backend_may_take_all_between_two_projections():
     model, caches, backends = built(Plain(Plain.Options()), Fusing)
-    batch = SimpleNamespace(positions="positions", attention="meta")
+    batch = SimpleNamespace(apart=None, positions="positions", attention="meta")
     out = model.layers[2](torch.ones(3, 64), None, None, "rope", batch)
     assert torch.equal(out, torch.full((3, 32), 2.0))
     assert backends[0].given == (None, "rope", "positions", caches[2], "meta")
@@ -142,7 +142,8 @@ def test_a_backend_that_fuses_may_leave_a_step_to_the_kernels():
     model, _, backends = built(Plain(Plain.Options()), Fusing)
     meta = SimpleNamespace(slots=None)
     qkv = torch.ones(3, 64)
-    out = model.layers[2](qkv, None, None, None, SimpleNamespace(positions=None, attention=meta))
+    batch = SimpleNamespace(apart=None, positions=None, attention=meta)
+    out = model.layers[2](qkv, None, None, None, batch)
     torch.testing.assert_close(out, qkv[:, :32] + 1)
     assert backends[0].asked is meta
 

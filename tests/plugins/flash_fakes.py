@@ -121,6 +121,22 @@ def varlen_3(
     return found, None
 
 
+def operator_3(
+    q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, cu_seqlens_k=None,
+    cu_seqlens_k_new=None, seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None,
+    page_table=None, kv_batch_idx=None, leftpad_k=None, rotary_cos=None, rotary_sin=None,
+    seqlens_rotary=None, q_descale=None, k_descale=None, v_descale=None, softmax_scale=None,
+    is_causal=False, window_size_left=-1, window_size_right=-1, attention_chunk=0, softcap=0.0,
+    is_rotary_interleaved=False, scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0,
+):  # fmt: skip
+    """torch.ops.flash_attn_3.fwd, which the functions call."""
+    assert num_splits == 1
+    longest = (max_seqlen_q, max_seqlen_k)
+    window = (window_size_left, window_size_right)
+    found = varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, longest, softmax_scale, is_causal, window)
+    return out.copy_(found), None, None, None
+
+
 def cached_3(
     q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None,
     cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None, page_table=None,
@@ -165,6 +181,18 @@ MODULES: dict[int, dict[str, dict[str, Any]]] = {
     },
     4: {"flash_attn": {}, "flash_attn.cute": {"flash_attn_varlen_func": varlen_4}},
 }
+
+
+def install_operator(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Generation 3 with what lies below its functions. -> its calls"""
+    calls = []
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(kwargs)
+        return operator_3(*args, **kwargs)
+
+    monkeypatch.setattr(torch.ops.flash_attn_3, "fwd", noted, raising=False)
+    return calls
 
 
 def install(monkeypatch: pytest.MonkeyPatch, *numbers: int, capability: tuple[int, int]) -> None:

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from core import LLM, SamplingParams
-from plugins.runners.cuda_graph import runner as runner_module
-from tests.recorder import Recorder
+from tests.recorder import Recorder, install
 from tests.tiny import greedy, save_tiny, tiny_model
 
 __all__ = ["checkpoint", "engine", "expected", "recorders"]
@@ -46,15 +45,7 @@ def expected() -> list[list[int]]:
 @pytest.fixture(autouse=True)
 def recorders(device: str, monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """Those that were made, where there is no CUDA."""
-    made: list[Recorder] = []
-
-    def capturing_on(_device: torch.device) -> Recorder:
-        made.append(Recorder())
-        return made[-1]
-
-    if device == "cpu":
-        monkeypatch.setattr(runner_module, "capturing_on", capturing_on)
-    return made
+    return install(monkeypatch) if device == "cpu" else []
 
 
 Make = Callable[..., LLM]
@@ -64,7 +55,12 @@ Make = Callable[..., LLM]
 def engine(checkpoint: Path, device: str) -> Iterator[Make]:
     made = []
 
-    def make(runner: Any = "cuda_graph", attention: str = "dense", **settings: Any) -> LLM:
+    def make(
+        runner: Any = "cuda_graph",
+        attention: str = "dense",
+        folder: Path = checkpoint,
+        **settings: Any,
+    ) -> LLM:
         options: dict[str, Any] = {
             "device": device,
             "dtype": "float32",
@@ -78,7 +74,7 @@ def engine(checkpoint: Path, device: str) -> Iterator[Make]:
         for key, value in settings.items():
             both = isinstance(value, dict) and isinstance(options.get(key), dict)
             options[key] = options[key] | value if both else value
-        made.append(LLM(checkpoint, **options))
+        made.append(LLM(folder, **options))
         return made[-1]
 
     yield make

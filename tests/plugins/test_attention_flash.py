@@ -15,7 +15,7 @@ from core.testing.numbers import assert_close
 from core.types import AttentionShape
 from plugins.attention.flash import prompts
 from plugins.attention.flash.backend import FlashAttention
-from tests.plugins.flash_fakes import install
+from tests.plugins.flash_fakes import install, install_operator
 
 STEPS = {
     "decodes": [(3, 1), (300, 1), (255, 1), (256, 1), (0, 1)],
@@ -43,6 +43,7 @@ def check(case: AttentionCase, **options: Any) -> None:
     assert FlashAttention.rejects(shape) == []
     backend = FlashAttention(shape, FlashAttention.Options(**options))
     assert_close(case.run(backend), case.expected(), case.dtype)
+    assert_close(case.into(backend), case.expected(), case.dtype)
 
 
 @pytest.mark.parametrize("window", [None, 1, 50])
@@ -64,6 +65,18 @@ def test_every_generation_is_given_what_makes_attention(
         check(case)
 
 
+@pytest.mark.parametrize("window", [None, 50])
+@pytest.mark.parametrize("step", STEPS)
+def test_generation_3_writes_where_it_is_told_if_its_operator_is_there(
+    monkeypatch: pytest.MonkeyPatch, step: str, window: int | None
+) -> None:
+    install(monkeypatch, 3, capability=HOPPER)
+    calls = install_operator(monkeypatch)
+    case = AttentionCase(STEPS[step], head_dim=32, window=window, dtype=torch.float16)
+    check(case)
+    assert bool(calls) == any(count > 1 for count in case.counts)
+
+
 @pytest.mark.parametrize("most", [1, 300, 560])
 def test_cached_prompts_are_gathered_in_turns(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """What all of a step attend to may be more than the cache: they may share most of it."""
@@ -79,9 +92,9 @@ def test_cached_prompts_are_gathered_in_turns(monkeypatch: pytest.MonkeyPatch, m
     monkeypatch.setattr(prompts, "_gather", noted)
     steps = [(9, 1), (70, 1), (21, 13), (256, 5), (0, 40), (500, 30), (3, 2)]
     check(AttentionCase(steps, head_dim=32, page_size=16, dtype=torch.float16))
-    assert sum(seen) == 2 * (34 + 261 + 40 + 530 + 5)  # keys and values
+    assert sum(seen) == 2 * 2 * (34 + 261 + 40 + 530 + 5)  # keys and values, by both functions
     assert max(seen) <= max(most, 530)
-    assert len(seen) == 2 * {1: 5, 300: 4, 560: 2}[most]
+    assert len(seen) == 2 * 2 * {1: 5, 300: 4, 560: 2}[most]
 
 
 @pytest.mark.parametrize(

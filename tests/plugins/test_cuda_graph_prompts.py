@@ -19,7 +19,7 @@ from core.types import AttentionMetadata, Batch, Limits
 from plugins.runners.cuda_graph import ends
 from plugins.runners.cuda_graph import runner as runner_module
 from plugins.runners.cuda_graph.prompts import PromptGraphs, most_requests, token_sizes
-from tests.recorder import Recorder
+from tests.recorder import install
 from tests.tiny import greedy, save_tiny, tiny_model
 
 DENSE = str(Path(__file__).parents[1] / "dense_attention.py")
@@ -33,14 +33,15 @@ def limits(seqs: int = 64) -> Limits:
 @given(most=st.integers(1, 20_000), tokens=st.integers(1, 20_000), requests=st.integers(1, 600))
 def test_a_size_has_room_for_its_steps_and_is_not_much_too_large(most, tokens, requests):
     graphs = PromptGraphs.__new__(PromptGraphs)
-    graphs.sizes, graphs.limits = token_sizes(most), limits(512)
+    graphs.sizes, graphs.limits, graphs.longest_whole = token_sizes(most), limits(512), 2048
     requests = min(requests, tokens)
     size = graphs.fitting(tokens, requests)
     assert graphs.sizes == sorted(set(graphs.sizes))
     assert graphs.sizes[-1] == most
     if size is not None:
         assert tokens <= size <= max(4 * tokens, 16)
-        assert requests <= most_requests(size, graphs.limits)
+        assert size <= 1.125 * tokens or tokens < 2048 + 256
+        assert requests <= most_requests(size, graphs.limits) or size > 2048
     elif requests == 1:
         assert tokens > most or most > 4 * tokens
 
@@ -107,6 +108,20 @@ def test_a_step_lies_where_its_graph_looks_and_all_else_is_padding(
     assert torch.equal(there["page_table"][:requests, :pages], brought["page_table"])
 
 
+@settings(max_examples=10)
+@given(tokens=st.integers(1, 700), more=st.integers(0, 600), seed=SEEDS)
+def test_without_room_for_requests_the_tokens_are_placed_alone(tokens, more, seed):
+    batch, static = step(tokens, 1, 3, seed, "cpu"), step(tokens + more, 1, 3, seed + 1, "cpu")
+    meta = static.attention
+    meta.context_len, meta.page_table = meta.context_len[:0], meta.page_table[:0]
+    meta.query_start = meta.query_start[:1]
+    ends.place(static, batch)
+    there, brought = columns(static), columns(batch)
+    for name, value in {"tokens": 0, "positions": 0, "slots": -1}.items():
+        assert torch.equal(there[name][:tokens], brought[name]), name
+        assert (there[name][tokens:] == value).all(), name
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_kernel_places_what_its_twin_places(device: str, seed: int) -> None:
     if device == "cpu":
@@ -122,6 +137,10 @@ def test_the_kernel_places_what_its_twin_places(device: str, seed: int) -> None:
     ours, theirs = (
         step(tokens + extra, requests + more, pages + wider, seed + 1, device) for _ in range(2)
     )
+    if seed % 4 == 0:  # of a step that is captured in pieces
+        for static in (ours, theirs):
+            meta = static.attention
+            meta.context_len, meta.page_table = meta.context_len[:0], meta.page_table[:0]
     kernels.place(ours, batch)
     ends.place(theirs, batch)
     for name, column in columns(ours).items():
@@ -133,14 +152,23 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("tiny"))
 
 
+WHOLE, SHORT, PIECES = 2048, 24, 0  # tokens of the longest step with attention in its graph
+
+
+@pytest.fixture(params=[WHOLE, SHORT, PIECES], ids=["whole", "short", "pieces"])
+def whole(request: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(runner_module, "WHOLE", request.param)
+    return request.param  # type: ignore[no-any-return]
+
+
 @pytest.fixture(params=["dense", "triton"])
 def engine(
-    checkpoint: Path, device: str, monkeypatch: pytest.MonkeyPatch, request: Any
+    checkpoint: Path, device: str, whole: int, monkeypatch: pytest.MonkeyPatch, request: Any
 ) -> Iterator[Callable[..., LLM]]:
     if request.param == "triton" and device == "cpu":
         pytest.skip("it needs a GPU")
     if device == "cpu":
-        monkeypatch.setattr(runner_module, "capturing_on", lambda device: Recorder())
+        install(monkeypatch)
     made = []
 
     def make(runner: Any = "cuda_graph", **settings: Any) -> LLM:

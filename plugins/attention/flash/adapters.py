@@ -57,10 +57,12 @@ class Flash(ABC):
         v: Tensor,
         starts: tuple[Tensor, Tensor],
         longest: tuple[int, int],
+        out: Tensor | None = None,
     ) -> Tensor:
         """q [T, H, D], k and v [K, KV, D]: request b's are those from starts[..][b] to [b + 1].
 
-        starts [B + 1] int32, and the longest request, first of queries, then of keys.
+        starts [B + 1] int32, and the longest request, first of queries, then of keys. What is
+        found lies in `out` [T, H, D], if that is given.
         """
         found = self._varlen(
             q,
@@ -72,7 +74,7 @@ class Flash(ABC):
             max_seqlen_k=longest[1],
             **self.how,
         )
-        return _first(found)
+        return _first(found) if out is None else out.copy_(_first(found))
 
     @abstractmethod
     def decode(self, q: Tensor, cache: KVLayer, pages: Tensor, lengths: Tensor) -> Tensor:
@@ -137,6 +139,40 @@ class Flash3(Flash):
     @classmethod
     def rejects(cls, shape: AttentionShape, capability: Capability) -> list[str]:
         return [] if capability[0] == 9 else ["it is for Hopper GPUs, of compute capability 9"]
+
+    def __init__(self, shape: AttentionShape) -> None:
+        super().__init__(shape)
+        # below its functions, of which none takes the place of the result
+        self._operator = getattr(torch.ops.flash_attn_3, "fwd", None)
+
+    def prompts(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        starts: tuple[Tensor, Tensor],
+        longest: tuple[int, int],
+        out: Tensor | None = None,
+    ) -> Tensor:
+        if out is None or self._operator is None:
+            return super().prompts(q, k, v, starts, longest, out)
+        left, right = self.how["window_size"]
+        found = self._operator(
+            q,
+            k,
+            v,
+            out=out,
+            cu_seqlens_q=starts[0],
+            cu_seqlens_k=starts[1],
+            max_seqlen_q=longest[0],
+            max_seqlen_k=longest[1],
+            softmax_scale=self.shape.scale,
+            is_causal=True,
+            window_size_left=left,
+            window_size_right=right,
+            num_splits=1,
+        )
+        return _first(found)
 
     def decode(self, q: Tensor, cache: KVLayer, pages: Tensor, lengths: Tensor) -> Tensor:
         found = self._cached(q, *cache, cache_seqlens=lengths, page_table=pages, **self.how)

@@ -61,11 +61,25 @@ class FlashAttention(AttentionBackend):
         self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata
     ) -> Tensor:
         prompts: list[Prompts] | None = meta.private[self]
+        if meta.decodes == 0 and prompts is not None:
+            return self._prompts.forward(q, k, v, cache, prompts)
+        if prompts is None:
+            return self._decode(q, cache, meta)
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        self.forward_into(q, k, v, cache, meta, out)
+        return out
+
+    def forward_into(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata, out: Tensor
+    ) -> None:
+        prompts: list[Prompts] | None = meta.private[self]
         n = meta.decodes
-        parts = []
         if n:
-            pages, lengths = meta.page_table[:n], meta.context_len[:n]
-            parts.append(self._flash.decode(q[:n, None], cache, pages, lengths).squeeze(1))
+            out[:n] = self._decode(q, cache, meta)
         if prompts is not None:
-            parts.append(self._prompts.forward(q[n:], k[n:], v[n:], cache, prompts))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+            self._prompts.forward(q[n:], k[n:], v[n:], cache, prompts, out[n:])
+
+    def _decode(self, q: Tensor, cache: KVLayer, meta: AttentionMetadata) -> Tensor:
+        n = meta.decodes
+        pages, lengths = meta.page_table[:n], meta.context_len[:n]
+        return self._flash.decode(q[:n, None], cache, pages, lengths).squeeze(1)

@@ -79,19 +79,35 @@ class FlashPrompts:
         return pages[of, block].long() * size + (position - block * size)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, prompts: Sequence[Prompts]
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cache: KVLayer,
+        prompts: Sequence[Prompts],
+        out: Tensor | None = None,
     ) -> Tensor:
-        """q [T', H, D], k and v [T', KV, D], of the tokens behind those that decode -> as q."""
-        parts = [self._some(q[p.queries], k, v, cache, p) for p in prompts]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        """q [T', H, D], k and v [T', KV, D], of the tokens behind those that decode -> as q.
 
-    def _some(self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, prompts: Prompts) -> Tensor:
+        In `out`, if that is given.
+        """
+        if len(prompts) > 1 and out is None:
+            out = torch.empty_like(q)
+        for some in prompts:
+            place = None if out is None else out[some.queries]
+            found = self._some(q[some.queries], k, v, cache, some, place)
+        return found if out is None else out
+
+    def _some(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, prompts: Prompts, out: Tensor | None
+    ) -> Tensor:
+        starts, longest = prompts.starts, prompts.longest
         if prompts.pages is not None and self._paged is not None:
-            starts, longest = prompts.starts, prompts.longest
-            return self._paged.paged_prompts(q, cache, prompts.pages, starts, longest)
+            found = self._paged.paged_prompts(q, cache, prompts.pages, starts, longest)
+            return found if out is None else out.copy_(found)
         if prompts.tokens is not None:
             k, v = (_gather(x, prompts.tokens) for x in cache)
-        return self._flash.prompts(q, k, v, prompts.starts, prompts.longest)
+        return self._flash.prompts(q, k, v, starts, longest, out)
 
 
 def _turns(lengths: Sequence[int]) -> Iterator[slice]:

@@ -161,19 +161,26 @@ class TritonAttention(AttentionBackend):
     ) -> Tensor:
         plan: Plan = meta.private[self]
         work, prompts = plan
-        n = work.decodes
-        if prompts is not None and n == 0:
+        if prompts is not None and work.decodes == 0:
             assert self._flash is not None
             return self._flash.forward(q, k, v, cache, prompts)
         out = q.new_empty(q.shape)
+        self.forward_into(q, k, v, cache, meta, out)
+        return out
+
+    def forward_into(
+        self, q: Tensor, k: Tensor, v: Tensor, cache: KVLayer, meta: AttentionMetadata, out: Tensor
+    ) -> None:
+        plan: Plan = meta.private[self]
+        work, prompts = plan
+        n = work.decodes
         if n:
             self._launches.decode(q, cache, meta, work, out)
         if prompts is not None:
             assert self._flash is not None
-            out[n:] = self._flash.forward(q[n:], k[n:], v[n:], cache, prompts)
+            self._flash.forward(q[n:], k[n:], v[n:], cache, prompts, out[n:])
         elif work.requests > n:
             self._launches.prompt(q, cache, meta, work, out)
-        return out
 
     def fuses(self, meta: AttentionMetadata) -> bool:
         """Whether every request of the step brings one token."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 Work = Callable[[], Tensor | None]
+Cut = Callable[[], None]
 
 
 class Captured:
@@ -44,26 +45,49 @@ class Capturing:
         self._stream = _stream(device)
         self._pool: Any = torch.cuda.graph_pool_handle()
 
-    @torch.inference_mode()
     def capture(self, work: Work) -> Captured:
         """Run `work` once, for all that is made on first use, and once more to capture it."""
+        [whole] = self.capture_pieces(lambda cut: work())
+        return whole
+
+    @torch.inference_mode()
+    def capture_pieces(self, work: Callable[[Cut], Tensor | None]) -> list[Captured]:
+        """`capture`, in several graphs: `work` is called with what ends one and begins the next.
+
+        The last one has the result.
+        """
         current = torch.cuda.current_stream(self.device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            work()
-            self._stream.synchronize()
+        graphs: list[torch.cuda.CUDAGraph] = []
+
+        def begin() -> None:
             graph = torch.cuda.CUDAGraph()
             # other threads may go on using the device
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            graphs.append(graph)
+
+        def cut() -> None:
+            graphs[-1].capture_end()
+            begin()
+
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            work(lambda: None)
+            self._stream.synchronize()
+            begin()
             try:
-                result = work()
+                result = work(cut)
             except BaseException:
                 with suppress(RuntimeError):  # the first error says more than "capture failed"
-                    graph.capture_end()
+                    graphs[-1].capture_end()
                 raise
-            graph.capture_end()
+            graphs[-1].capture_end()
         current.wait_stream(self._stream)
-        return Captured(graph, result)
+        *pieces, last = graphs
+        return [*(Captured(piece, None) for piece in pieces), Captured(last, result)]
+
+    def address(self, tensor: Tensor) -> Tensor:
+        """The same memory, which stays there as long as the graphs do: see `Captured.let_go`."""
+        return _without_owning(tensor)
 
     def used(self) -> int:
         """Bytes in use on the device, by anyone, without what torch holds in reserve."""
@@ -73,8 +97,12 @@ class Capturing:
 
     def tidy(self) -> None:
         """Give back the memory that first runs have left behind on this stream."""
-        torch.cuda.synchronize(self.device)
+        self.wait()
         torch.cuda.empty_cache()
+
+    def wait(self) -> None:
+        """Until the device has done all that was launched."""
+        torch.cuda.synchronize(self.device)
 
 
 @lru_cache

@@ -65,15 +65,18 @@ def pass_on(static: StaticBatch) -> None:
 def place(static: Batch, batch: Batch) -> None:
     """Copy a step with prompts to fixed addresses, which have room for more of everything.
 
-    Padding: tokens at position 0 and slot -1, and requests without tokens and context.
+    Padding: tokens at position 0 and slot -1, and requests without tokens and context. Where there
+    is no room for requests at all, nothing but the tokens is copied.
     """
-    count, requests = len(batch.tokens), len(batch.attention.context_len)
     there, meta = static.attention, batch.attention
+    count, requests = len(batch.tokens), len(meta.context_len) if len(there.context_len) else 0
     for target, source in ((static.tokens, batch.tokens), (static.positions, batch.positions)):
         target[:count].copy_(source)
         target[count:].zero_()
     there.slots[:count].copy_(meta.slots)
     there.slots[count:].fill_(-1)
+    if requests == 0:
+        return
     there.context_len[:requests].copy_(meta.context_len)
     there.context_len[requests:].zero_()
     there.query_start[: requests + 1].copy_(meta.query_start)

@@ -72,9 +72,9 @@ def finish(static: StaticBatch, drawn: Tensor, logits: Tensor) -> None:
 
 def place(static: Batch, batch: Batch) -> None:
     """See `ends.place`."""
-    count, requests = len(batch.tokens), len(batch.attention.context_len)
     there, meta = static.attention, batch.attention
-    size, room = len(static.tokens), len(there.context_len)
+    count, size, room = len(batch.tokens), len(static.tokens), len(there.context_len)
+    requests = len(meta.context_len) if room else 0
     _launch_place(
         (max(-(-size // PLACED), room), 1, 1),
         (

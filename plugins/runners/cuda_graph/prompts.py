@@ -1,38 +1,41 @@
-"""Graphs of short steps with prompts in them: the layers are replayed, head and sampler are not.
+"""Graphs of steps with prompts in them: the layers are replayed, head and sampler are not.
 
 The layers of a small model are some hundred launches, which take the host longer than the device
-takes for a short prompt. What follows them is a dozen, and depends on what requests ask for.
+takes for a prompt. What follows them is a dozen, and depends on what requests ask for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-
 from core.fusing import value_of
-from core.types import AttentionMetadata, Batch
 from plugins.runners.cuda_graph.by_size import BySize
+from plugins.runners.cuda_graph.pieces import Pieces, no_attention
+from plugins.runners.cuda_graph.prompt_buffers import PromptBuffers
 from plugins.runners.cuda_graph.sizes import measured
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from core.interfaces import Step
-    from core.types import Limits
+    from core.types import Batch, Limits
     from plugins.runners.cuda_graph.capture import Captured, Capturing
 
-SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536)
+SIZES = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 WIDEST = 4  # a step is not padded to more than so many times its tokens
+WHOLE = 1024  # tokens of the longest step with attention in its graph: its kernels for prompts that
+#               can be captured may not be its best ones
 
 
 def token_sizes(most: int) -> list[int]:
-    """How many tokens steps are captured with, ascending: up to `most`, which is one of them."""
+    """How many tokens steps are captured with, ascending: up to `most`, which is one of them.
+
+    Small steps wait for the host, padded or not. Long ones may wait for the device, and are padded
+    by no more than an eighth.
+    """
     sizes, last = list(SIZES), SIZES[-1]
     while last < most:
-        last += last // 3
+        last += max(256, last // 8 // 256 * 256)
         sizes.append(last)
     return [size for size in sizes if size < most] + [most]
 
@@ -42,39 +45,55 @@ def most_requests(tokens: int, limits: Limits) -> int:
     return min(limits.max_num_seqs, tokens, max(16, tokens // 4))
 
 
-class PromptGraphs(BySize[tuple[Batch, "Captured"]]):
-    """A graph for each of some numbers of tokens. A step that none fits is to be run eagerly."""
+class Whole:
+    """The layers of a step in one graph, attention included."""
 
-    def __init__(self, step: Step, limits: Limits, most: int, capturing: Capturing) -> None:
+    def __init__(self, static: Batch, graph: Captured) -> None:
+        self.static, self._graph = static, graph
+
+    def replay(self, batch: Batch) -> Tensor:
+        """Of `batch`, which lies at the fixed addresses already. -> hidden states [size, hidden]"""
+        self._graph.replay()
+        assert self._graph.result is not None
+        return self._graph.result
+
+
+class PromptGraphs(BySize["Whole | Pieces"]):
+    """A graph for each of some numbers of tokens, or several. A step that none fits runs eagerly.
+
+    Short steps are one graph, if attention can be captured for prompts. Otherwise what lies between
+    attentions is: whichever backend it is, it then runs as in an eager step.
+    """
+
+    def __init__(
+        self, step: Step, limits: Limits, most: int, whole: int, capturing: Capturing
+    ) -> None:
+        """Of up to `most` tokens, and up to `whole` with attention in them."""
         super().__init__(step, token_sizes(most), capturing)
-        self.limits = limits
-        self._shared = _buffers(step, most_requests(most, limits), most)
+        self.limits, self.longest_whole = limits, whole
+        requests = most_requests(min(most, whole), limits)
+        self._buffers = PromptBuffers(step, limits, most, requests)
 
     def hidden(self, batch: Batch) -> Tensor | None:
         """Hidden states [T, hidden] of a step, until the next replay; None if no graph fits."""
         size = self.fitting(len(batch.tokens), len(batch.attention.context_len))
         if size is None:
             return None
-        static, graph = self.of(size)
-        self._ends.place(static, batch)
-        graph.replay()
-        assert graph.result is not None
-        return graph.result[: len(batch.tokens)]
+        graph = self.of(size)
+        self._ends.place(graph.static, batch)
+        return graph.replay(batch)[: len(batch.tokens)]
 
     def fitting(self, tokens: int, requests: int) -> int | None:
         """The smallest size with room for a step, if there is one that is not much too large."""
         for size in self.sizes:
-            if size >= tokens and most_requests(size, self.limits) >= requests:
+            whole = size <= self.longest_whole
+            if size >= tokens and not (whole and most_requests(size, self.limits) < requests):
                 return size if size <= max(WIDEST * tokens, self.sizes[0]) else None
         return None
 
     def _static(self, size: int) -> Batch:
-        """A step of a size, of nothing but padding."""
-        room = most_requests(size, self.limits)
-        self._shared.attention.slots.fill_(-1)
-        self._shared.attention.context_len.zero_()
-        self._shared.attention.query_start.zero_()
-        return _part(self._shared, size, room, self.limits.max_length)
+        requests = most_requests(size, self.limits) if size <= self.longest_whole else 0
+        return self._buffers.padding(size, requests)
 
     def _layers(self, static: Batch) -> Tensor:
         static.attention.private = None
@@ -82,62 +101,22 @@ class PromptGraphs(BySize[tuple[Batch, "Captured"]]):
         return value_of(self.step.forward(static))
 
     def rehearse(self, size: int) -> None:
-        self._layers(self._static(size))
+        static = self._static(size)
+        if size <= self.longest_whole:
+            self._layers(static)
+        else:
+            no_attention(self.step, static)
 
-    def _captured(self, size: int) -> tuple[Batch, Captured]:
+    def _captured(self, size: int) -> Whole | Pieces:
         static = self._static(size)
         self._ends.place(static, static)  # compiles it
+        if size > self.longest_whole:
+            return Pieces(self.step, static, self.capturing)
         captured = self.capturing.capture(lambda: self._layers(static))
         captured.let_go()
-        return static, captured
+        return Whole(static, captured)
 
     def measure(self) -> int:
         """Capture some. -> bytes that all take."""
         first, each = measured(self.sizes, self.capture, self.capturing.used)
         return first + each * (len(self.sizes) - 1)
-
-
-def _part(shared: Batch, size: int, requests: int, longest: int) -> Batch:
-    """A step of up to `size` tokens at fixed addresses, the first of those of the largest size."""
-    meta = shared.attention
-    return Batch(
-        tokens=shared.tokens[:size],
-        positions=shared.positions[:size],
-        attention=AttentionMetadata(
-            query_start=meta.query_start[: requests + 1],
-            context_len=meta.context_len[:requests],
-            page_table=meta.page_table[:requests],
-            slots=meta.slots[:size],
-            max_query=size,
-            max_context=longest,
-            decodes=0,
-        ),
-        sample_index=shared.sample_index,
-        rows=shared.rows,
-        captured=True,
-    )
-
-
-def _buffers(step: Step, requests: int, tokens: int) -> Batch:
-    device, pages = step.rows.history.device, step.rows.page_table.shape[1]
-
-    nobody = np.zeros(0, np.int32)
-
-    def zeros(shape: int | Sequence[int], dtype: torch.dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    return Batch(
-        tokens=zeros(tokens, torch.int64),
-        positions=zeros(tokens, torch.int64),
-        attention=AttentionMetadata(
-            query_start=zeros(requests + 1, torch.int32),
-            context_len=zeros(requests, torch.int32),
-            page_table=zeros((requests, pages), torch.int32),
-            slots=zeros(tokens, torch.int64),
-            max_query=tokens,
-            max_context=0,
-            decodes=0,
-        ),
-        sample_index=zeros(0, torch.int64),
-        rows=step.sampling.select(nobody, nobody),
-    )

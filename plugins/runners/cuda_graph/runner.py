@@ -16,7 +16,8 @@ from core.settings.ranges import parse_bytes
 from plugins.runners.cuda_graph.ahead import compile_ahead
 from plugins.runners.cuda_graph.capture import capturing_on
 from plugins.runners.cuda_graph.graphs import Graphs
-from plugins.runners.cuda_graph.prompts import PromptGraphs
+from plugins.runners.cuda_graph.pieces import tokens_worth_capturing
+from plugins.runners.cuda_graph.prompts import WHOLE, PromptGraphs, token_sizes
 from plugins.runners.cuda_graph.sizes import standard
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from core.interfaces import Step
     from core.types import Batch, Decodes, Limits
+    from plugins.runners.cuda_graph.capture import Capturing
 
 log = logging.getLogger("plait")
 
@@ -36,8 +38,9 @@ class CudaGraph(Runner):
     are sampled again by a small graph of their own, where the kernel set can do that, and rows that
     ask for more by the sampler itself, from the logits that the graph leaves.
 
-    Of a step with prompts the layers are replayed if it is short: then the host would need longer
-    to launch them than the device to compute them. Longer steps run eagerly.
+    Of a step with prompts the layers are replayed, unless it is so long that the host launches them
+    in less time than the device takes to compute them. Attention to prompts stays outside of the
+    graphs of long steps, or of all, if its backend needs it.
     """
 
     @dataclass
@@ -49,11 +52,12 @@ class CudaGraph(Runner):
                 "of 8 to 256, of 16 to 512 and so on. The largest possible batch is always one"
             },
         )
-        prompts: int = field(
-            default=2048,
+        prompts: int | None = field(
+            default=None,
             metadata={
                 "help": "tokens of the longest step with prompts whose layers are captured; longer "
-                "ones run eagerly. 0: none is captured"
+                "ones run eagerly. 0: none is captured. null: as long as launching them takes "
+                "more than half the time of computing them, which is measured at the start"
             },
         )
         capture: Literal["start", "lazy"] = field(
@@ -74,7 +78,7 @@ class CudaGraph(Runner):
         def __post_init__(self) -> None:
             if wrong := [size for size in self.sizes if size < 1]:
                 raise ValueError(f"runner.sizes holds {wrong[0]}. Give sizes of 1 or more.")
-            if self.prompts < 0:
+            if self.prompts is not None and self.prompts < 0:
                 raise ValueError(f"runner.prompts is {self.prompts}. Give 0 or more.")
             if self.memory is not None:
                 parse_bytes(self.memory)
@@ -85,6 +89,7 @@ class CudaGraph(Runner):
         super().__init__(options)
         self._graphs: Graphs | None = None
         self._prompts: PromptGraphs | None = None
+        self._worth: int | None = None  # tokens
 
     def prepare(self, step: Step, limits: Limits) -> None:
         graphs, prompts = self._begin(step, limits)
@@ -140,11 +145,28 @@ class CudaGraph(Runner):
         sizes = standard(most)
         if self.options.sizes:
             sizes = sorted({size for size in self.options.sizes if size < most} | {most})
-        prompts, tokens = None, min(self.options.prompts, limits.max_num_batched_tokens)
-        able = [backend.graphable_prompts for backend in step.backends]
-        if tokens > 0 and able and all(able):
-            prompts = PromptGraphs(step, limits, tokens, capturing)
-        return Graphs(step, limits, sizes, capturing), prompts
+        graphs = Graphs(step, limits, sizes, capturing)
+        return graphs, self._prompt_graphs(step, limits, capturing)
+
+    def _prompt_graphs(
+        self, step: Step, limits: Limits, capturing: Capturing
+    ) -> PromptGraphs | None:
+        whole = WHOLE if all(backend.graphable_prompts for backend in step.backends) else 0
+        most, wish = limits.max_num_batched_tokens, self.options.prompts
+        if wish is not None:
+            most = min(most, wish)
+        if not step.backends or not most:
+            return None
+        if wish is None or most > whole:
+            if self._worth is None:  # once: memory is measured, and then taken, for the same sizes
+                worth = tokens_worth_capturing(step, limits, capturing)
+                self._worth = step.comm.broadcast_object(worth)
+            if self._worth == 0:
+                most = min(most, whole)
+            elif wish is None:
+                fit = [size for size in token_sizes(most) if size <= self._worth]
+                most = max(fit, default=self._worth)
+        return PromptGraphs(step, limits, most, whole, capturing) if most else None
 
     def _compile(self, graphs: Graphs, prompts: PromptGraphs | None) -> int:
         """Compile for all sizes, if all are to be captured. -> bytes that it leaves in use."""

@@ -162,6 +162,22 @@ class SlotsOverwritten(Sdpa):
         meta.slots.zero_()
 
 
+@attention.register("elsewhere")
+class Elsewhere(Sdpa):
+    """Returns what it is to write."""
+
+    def forward_into(self, q, k, v, cache, meta, out):
+        self.forward(q, k, v, cache, meta)
+
+
+@attention.register("prompts-into-the-first-rows")
+class PromptsIntoTheFirstRows(Sdpa):
+    def forward_into(self, q, k, v, cache, meta, out):
+        found = self.forward(q, k, v, cache, meta)
+        n = meta.decodes
+        out.copy_(torch.cat((found[n:], found[:n])))
+
+
 @attention.register("cannot-be-warmed")
 class CannotBeWarmed(Sdpa):
     """Knows its sizes from the first step on."""
