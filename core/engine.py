@@ -94,14 +94,16 @@ class Engine:
         priority: int = 0,
         salt: str | None = None,
         live: bool = False,
+        checked: bool = False,
     ) -> str:
-        """Queue a prompt of token ids; returns the request's id.
+        """Queue a prompt of token ids; returns the request's id. UserError if it is inadmissible.
 
         `text` is what the ids were made from, for the output. `live`: make text at every step.
-        UserError, and nothing is queued, when the request cannot be run.
+        `checked`: `admissible` was asked, which for many prompts takes as long as a step.
         """
         self.check_alive()
-        self.admissible(prompt, params)
+        if not checked:
+            self.admissible(prompt, params)
         self._count += 1
         id = str(self._count - 1) if id is None else id
         if id in self._generations:

@@ -228,7 +228,9 @@ class LLM:
         with ExitStack() as cleanup:
             for prompt, asked, urgency in zip(prompts, params, priorities, strict=True):
                 text, ids, salt = prompt
-                id = self.engine.add(ids, asked, text=text, priority=urgency, salt=salt)
+                id = self.engine.add(
+                    ids, asked, text=text, priority=urgency, salt=salt, checked=True
+                )
                 ids_.append(id)
                 # an interrupted call leaves nothing running behind
                 cleanup.callback(self._deliveries.forget, id)
