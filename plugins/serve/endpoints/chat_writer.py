@@ -73,13 +73,17 @@ class ChatWriter:
         )
 
     def take(self, piece: Piece) -> bytes:
-        """News of the answer. -> an event, if it is streamed and there is anything to say."""
+        """News of the answer. -> an event, if it is streamed and there is anything to say.
+
+        Plain text has an event whenever there are tokens, though the text of some is still to come:
+        clients count events, and time them.
+        """
         if piece.prompt_logprobs is not None and self._index == 0:  # they are told once
             self.prompt_scores = of_prompt(self._prompt, piece.prompt_logprobs, self._tokenizer)
         answer, reply = self.answer, self._reply
         text = answer.take(piece)
         if answer.finish is None and self._plain and reply.plain and self._wishes.stream:
-            return self._front + encode(text) + self._back if text else b""
+            return self._front + encode(text) + self._back if piece.ids else b""
         said = reply.take(text)
         if answer.finish is not None or self._has_its_call():
             self.enough = True

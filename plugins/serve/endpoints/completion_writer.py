@@ -64,28 +64,31 @@ class CompletionWriter:
         )
 
     def take(self, piece: Piece) -> bytes:
-        """News of the answer. -> an event, if it is streamed and there is anything to say."""
+        """News of the answer. -> an event, if it is streamed and there is anything to say.
+
+        That is the case whenever there are tokens, though the text of some is still to come:
+        clients count events, and time them.
+        """
         if piece.prompt_logprobs is not None:
             self.prompt_scores = of_prompt(self._prompt, piece.prompt_logprobs, self._tokenizer)
         answer = self.answer
         text = answer.take(piece)
         if answer.finish is None:
             if self._plain and self._begun:
-                return self._front + encode(text) + self._back if text else b""
+                return self._front + encode(text) + self._back if piece.ids else b""
         else:
             self.enough = True
         if not self._wishes.stream:
             return b""
-        return self._event(text)
+        return self._event(text, bool(piece.ids))
 
-    def _event(self, text: str) -> bytes:
+    def _event(self, text: str, tokens: bool) -> bytes:
         choice = self._choice(text)
         told = choice.finish_reason is not None or choice.text or choice.logprobs is not None
-        if not told and not self._wishes.ids:
+        if not told and not tokens and not self._wishes.ids:
             return b""
         self._begun = True
-        tokens = len(self._prompt)
-        so_far = usage(tokens, len(self.answer.ids), self.answer.cached)
+        so_far = usage(len(self._prompt), len(self.answer.ids), self.answer.cached)
         return self._frames.event(encode(choice), so_far if self._wishes.usage else None)
 
     def whole(self) -> CompletionChoice:

@@ -181,3 +181,13 @@ def test_ids_are_told_where_they_are_asked_for(fake: Running, tokenizer: Tokeniz
     events = streamed(fake, return_token_ids=True)
     assert [t for e in events for t in e["choices"][0].get("token_ids", ())] == ids
     assert events[0]["prompt_token_ids"] == fake.engine.asked[-1].ids
+
+
+def test_every_token_of_plain_text_has_its_event(
+    fake: Running, say: Any, tokenizer: Tokenizer
+) -> None:
+    text = "añ€😀"
+    say(text)
+    parts = [part["content"] for part in deltas(fake) if "content" in part]
+    assert "".join(parts) == text
+    assert len(parts) > len(tokenizer.encode(text))

@@ -139,7 +139,15 @@ def test_prompt_logprobs_are_told_by_id(fake: Running, tokenizer: Tokenizer) -> 
 def test_characters_are_never_cut(fake: Running) -> None:
     events = streamed(fake, prompt="añ€😀")
     texts = [event["choices"][0]["text"] for event in events]
-    assert texts == ["A", "Ñ", "€", "😀", ""]
+    assert [text for text in texts if text] == ["A", "Ñ", "€", "😀"]
+
+
+def test_every_token_has_its_event_though_its_text_comes_later(
+    fake: Running, tokenizer: Tokenizer
+) -> None:
+    texts = [event["choices"][0]["text"] for event in streamed(fake, prompt="añ€😀")]
+    assert len(texts) == len(tokenizer.encode("AÑ€😀")) + 1
+    assert texts[1:3] == ["", "Ñ"]
 
 
 def test_stop_ids_are_told_where_they_were_named(fake: Running, tokenizer: Tokenizer) -> None:
