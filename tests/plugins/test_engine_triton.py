@@ -54,9 +54,10 @@ def test_requests_compile_nothing(device: str, monkeypatch: pytest.MonkeyPatch) 
     made: list[str] = []
     original = Launcher._check
 
-    def check(self: Launcher, *arguments: Any) -> None:
-        made.append(self.kernel.__name__)
-        original(self, *arguments)
+    def check(self: Launcher, tensors: Any, constants: Any, pdl: bool) -> None:
+        forms = [(tuple(x.shape), x.dtype, x.data_ptr() % 16) for x in tensors]
+        made.append(f"{self.kernel.__name__} {forms} {constants}")
+        original(self, tensors, constants, pdl)
 
     with LLM("models/qwen3/tiny", max_num_seqs=40, max_num_batched_tokens=128) as llm:
         monkeypatch.setattr(Launcher, "_check", check)
