@@ -1,4 +1,4 @@
-"""Short steps with prompts in the graph runner: the layers are replayed, the tokens stay the same.
+"""Steps with prompts in the graph runner: the layers are replayed, the tokens stay the same.
 
 On a CPU a recorder stands in for CUDA's graphs; with `--on cuda` they are real.
 """
