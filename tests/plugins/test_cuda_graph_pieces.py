@@ -22,6 +22,7 @@ from core.parallel.groups import ThreadCommunicator
 from plugins.runners.cuda_graph import pieces
 from plugins.runners.cuda_graph import runner as runner_module
 from plugins.runners.cuda_graph.pieces import Pieces
+from plugins.runners.cuda_graph.prompt_buffers import PromptBuffers
 from plugins.runners.cuda_graph.prompts import Whole, token_sizes
 from tests.plugins.graph_engines import *  # noqa: F403
 from tests.plugins.graph_engines import DENSE, TOKENS, answers, prompts, worker
@@ -112,6 +113,57 @@ def test_layers_that_cannot_do_without_attention(engine, expected, monkeypatch, 
     graphs = worker(llm).runner._prompts
     assert (graphs is None) == (whole == 0)
     assert graphs is None or graphs.sizes[-1] == whole
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda batch: batch.rows.index,
+        lambda batch: batch.sample_index.long(),
+        lambda batch: torch.arange(batch.attention.max_query),
+        lambda batch: torch.arange(batch.attention.decodes),
+        lambda batch: sum(batch.attention.context_lens),
+    ],
+    ids=["rows", "sample_index", "max_query", "decodes", "context_lens"],
+)
+def test_layers_that_look_at_requests(engine, expected, monkeypatch, look):
+    class Looking(Attention):
+        def forward(self, qkv: Tensor, *given: Any) -> Tensor:
+            look(given[-1])
+            return super().forward(qkv, *given)
+
+    monkeypatch.setattr("models.qwen3.model.Attention", Looking)
+    llm = engine(attention=NOT_FOR_PROMPTS)
+    assert answers(llm) == expected
+    assert worker(llm).runner._prompts is None
+
+
+class Remembering(Attention):
+    """Attention with a tensor that is made by the first step, and written by later ones."""
+
+    def forward(self, qkv: Tensor, *given: Any) -> Tensor:
+        if not hasattr(self, "largest"):
+            self.largest = torch.zeros((), device=qkv.device)
+        self.largest.copy_(qkv.amax())
+        return super().forward(qkv, *given)
+
+
+def test_layers_that_keep_what_a_step_has_made(engine, expected, monkeypatch):
+    monkeypatch.setattr("models.qwen3.model.Attention", Remembering)
+    measured = runner_module.tokens_worth_capturing
+
+    def after_a_step(step: Any, limits: Any, capturing: Any) -> int:
+        """As on CUDA, where the largest steps run before the runner prepares."""
+        with torch.inference_mode():
+            first = PromptBuffers(step, limits, 4, 1).padding(4, 1)
+            step.plan(first)
+            step.forward(first)
+        return measured(step, limits, capturing)
+
+    monkeypatch.setattr(runner_module, "tokens_worth_capturing", after_a_step)
+    llm, seen = engine(attention=NOT_FOR_PROMPTS), replayed(monkeypatch)
+    assert answers(llm) == expected
+    assert seen == [48]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Short steps with prompts in the graph runner: the layers are replayed, the tokens stay the same.
+"""Steps with prompts in the graph runner: the layers are replayed, the tokens stay the same.
 
 On a CPU a recorder stands in for CUDA's graphs; with `--on cuda` they are real.
 """
@@ -274,3 +274,15 @@ def test_little_memory_leaves_room_for_decoding_first(engine, seen, monkeypatch)
     assert llm.engine.executor._worker.runner._prompts is None
     assert llm.engine.executor._worker.runner.most_decodes == 11
     assert answers(llm, prompts(5)) == greedy(tiny_model(), prompts(5), 8)
+
+
+def test_with_less_memory_shorter_steps_are_captured(engine, seen, monkeypatch):
+    monkeypatch.setattr(PromptGraphs, "measure", lambda self: self.sizes[-1] << 20)
+    llm = engine(runner={"use": "cuda_graph", "memory": "128MiB"})
+    runner = llm.engine.executor._worker.runner
+    assert runner._prompts.sizes[-1] == 64
+    assert runner._prompts.capturing is runner._graphs.capturing
+    asked = prompts(60, 70)
+    assert answers(llm, asked) == greedy(tiny_model(), asked, 8)
+    assert answers(llm, asked[:1]) == greedy(tiny_model(), asked[:1], 8)
+    assert seen == [False, True]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from core.fusing import value_of
+from core.types import AttentionMetadata
 from plugins.runners.cuda_graph.prompt_buffers import PromptBuffers
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def no_attention(step: Step, static: Batch) -> Tensor:
     return _forward(step, static, lambda layer, q, k, v: torch.zeros_like(q))
 
 
+@torch.inference_mode()
 def tokens_worth_capturing(step: Step, limits: Limits, capturing: Capturing) -> int:
     """Tokens up to which launching the layers takes at least half as long as computing them.
 
@@ -119,5 +121,16 @@ def _times(step: Step, static: Batch, capturing: Capturing) -> tuple[float, floa
 def _forward(step: Step, static: Batch, apart: Apart) -> Tensor:
     """With nothing in the batch that a step's requests are told by: a model that looks is found."""
     nobody: Any = None
-    meta = replace(static.attention, query_start=nobody, context_len=nobody, page_table=nobody)
-    return value_of(step.forward(replace(static, attention=meta, apart=apart)))
+    meta = AttentionMetadata(
+        query_start=nobody,
+        context_len=nobody,
+        page_table=nobody,
+        slots=static.attention.slots,
+        max_query=nobody,
+        max_context=nobody,
+        decodes=nobody,
+        query_lens=nobody,
+        context_lens=nobody,
+    )
+    seen = replace(static, attention=meta, sample_index=nobody, rows=nobody, apart=apart)
+    return value_of(step.forward(seen))

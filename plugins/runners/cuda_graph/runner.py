@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("plait")
 
+LEAST = 16  # tokens of steps with prompts that are worth a graph where memory is scarce
+
 
 class CudaGraph(Runner):
     """Captures embedding, layers, head, sampler, and the way of the ids back into the history.
@@ -179,17 +181,25 @@ class CudaGraph(Runner):
     def _keep_within(
         self, memory: str, graphs: Graphs, prompts: PromptGraphs | None
     ) -> PromptGraphs | None:
-        """Do with fewer sizes; steps with prompts are not captured if that takes half of it all."""
-        limit, broadcast = parse_bytes(memory), graphs.step.comm.broadcast_object
+        """Do with fewer sizes. Steps with prompts may take half of it: the longest are left out.
+
+        A pool keeps its memory as long as it has graphs, so what is left out had one of its own.
+        """
+        limit, step = parse_bytes(memory), graphs.step
+        broadcast = step.comm.broadcast_object
         # all ranks must replay the same size, whatever each of them has measured
+        taken = 0
+        while prompts is not None and 2 * (taken := broadcast(prompts.measure())) > limit:
+            prompts.close()
+            taken, fresh = 0, capturing_on(graphs.capturing.device)
+            assert fresh is not None
+            graphs.capturing, most = fresh, prompts.sizes[-1] // 2
+            whole, limits = prompts.longest_whole, prompts.limits
+            prompts = None
+            if most >= LEAST:
+                prompts = PromptGraphs(step, limits, most, whole, fresh)
+        limit -= taken
         first, each = graphs.measure()
-        if prompts is not None:
-            taken = broadcast(prompts.measure())
-            if 2 * taken > limit:
-                prompts.close()
-                prompts = None
-            else:
-                limit -= taken
         fit = broadcast(1 + (limit - first) // max(each, 1))
         if fit < 1:
             raise UserError(

@@ -92,7 +92,7 @@ class ChatWriter:
             said.reasoning += rest.reasoning
             said.add(rest.calls)
         if self._wishes.stream:
-            return self._event(said)
+            return self._event(said, bool(piece.ids))
         self._keep(said)
         return b""
 
@@ -116,13 +116,14 @@ class ChatWriter:
         finish = self.answer.finish or "stop"
         return "tool_calls" if self._reply.called and finish == "stop" else finish
 
-    def _event(self, said: Said) -> bytes:
+    def _event(self, said: Said, tokens: bool) -> bytes:
         scores = self._new_scores()
         finish = self._finish
-        if not (said or scores or finish or self._wishes.ids):
+        waiting = tokens and self._reply.plain and finish is None and not said
+        if not (said or waiting or scores or finish or self._wishes.ids):
             return b""
-        thought = said.reasoning or None
-        delta = Delta(None, said.content or None, thought, thought, said.calls or None)
+        content, thought = "" if waiting else said.content or None, said.reasoning or None
+        delta = Delta(None, content, thought, thought, said.calls or None)
         choice = ChunkChoice(self._index, delta, scores, finish)  # type: ignore[arg-type]
         if finish is not None:
             choice.stop_reason = self.answer.stop_reason

@@ -191,3 +191,18 @@ def test_every_token_of_plain_text_has_its_event(
     parts = [part["content"] for part in deltas(fake) if "content" in part]
     assert "".join(parts) == text
     assert len(parts) > len(tokenizer.encode(text))
+
+
+@pytest.mark.parametrize("thoughts", ["", "<think>Hm.</think>"])
+def test_every_token_of_plain_text_is_in_the_usage_of_some_event(
+    fake: Running, say: Any, tokenizer: Tokenizer, thoughts: str
+) -> None:
+    text = "añ€😀"
+    say(thoughts + text)
+    events = streamed(fake, stream_options={"continuous_usage_stats": True})
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    some = len(tokenizer.encode(text)) + 1
+    assert counts[-some:] == list(range(counts[-1] - some + 1, counts[-1] + 1))
+    parts = [event["choices"][0]["delta"] for event in events]
+    assert "".join(part.get("content", "") for part in parts) == text
+    assert all(parts[:-1])
