@@ -51,6 +51,12 @@ def url(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def beyond(listener: socket.socket) -> str:
+    """ ", and ..." if other machines find it as well, at addresses that this one does not know."""
+    everywhere = listener.getsockname()[0] in ("0.0.0.0", "::")
+    return ", and by all who can reach this machine" if everywhere else ""
+
+
 def _reason(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return (

@@ -18,7 +18,7 @@ from core.errors import EngineDead
 from core.visible import visible
 from plugins.serve.engine.client import EngineClient
 from plugins.serve.http import build, uvicorn_settings
-from plugins.serve.listening import open_address, url
+from plugins.serve.listening import beyond, open_address, url
 
 if TYPE_CHECKING:
     from core.config import Config
@@ -51,7 +51,8 @@ class Server(uvicorn.Server):
         yield
 
     def cut(self) -> None:
-        """End what goes on."""
+        """End what goes on. That it was cancelled is nothing for the log."""
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
         self.force_exit = True
         for connection in list(self.server_state.connections):
             connection.transport.abort()
@@ -77,7 +78,7 @@ async def serve(config: Config, options: Serve.Options, listener: socket.socket,
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         if server.started:
-            print(visible(f"{name} is served at {url(listener)}"), file=sys.stderr, flush=True)
+            _say(f"{name} is served at {url(listener)}{beyond(listener)}")
         await _before(signals.first, asyncio.shield(serving))
         return await _stop(server, serving, client, signals, options.drain)
     finally:
@@ -94,6 +95,9 @@ async def _stop(
     """No new connections; answers get `drain` seconds to end. A second signal ends them at once."""
     died = not client.alive
     server.should_exit = True  # closes the listening socket
+    if (going := len(server.server_state.tasks)) and not died:
+        some = "1 request" if going == 1 else f"{going} requests"
+        _say(f"stopping: {some} may end within {drain:g} s; a second signal cuts off at once")
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(_before(signals.second, asyncio.shield(serving)), drain)
     if not serving.done() and not signals.second.is_set():
@@ -102,12 +106,22 @@ async def _stop(
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(_before(signals.second, asyncio.shield(serving)), LAST_WORDS)
     if not serving.done():
+        if signals.second.is_set() and (going := len(server.server_state.tasks)):
+            log.warning("stopped at once: requests that were cut off: %d", going)
         server.cut()
         await asyncio.sleep(0.05)  # so that what is cancelled can clean up
         serving.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await serving
     return 1 if died else 128 + signals.number if signals.second.is_set() else 0
+
+
+def _say(sentence: str) -> None:
+    print(visible(sentence), file=sys.stderr, flush=True)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 async def _before(event: asyncio.Event, work: Awaitable[Any]) -> bool:

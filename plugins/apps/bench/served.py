@@ -130,7 +130,11 @@ async def _meet(options: Bench.Options) -> Server:
     answer = await connection.ask(address.request("GET", "/v1/models"))
     connection.close()
     if answer.error:
-        raise UserError(f"{options.url} does not say which models it has: {answer.error}.")
+        reason = answer.error.rstrip(".")
+        advice = ""
+        if "401" in reason:
+            advice = " Name the environment variable that holds its key in run.api_key_env."
+        raise UserError(f"{options.url} does not say which models it has: {reason}.{advice}")
     entries = json.loads(bytes(connection.body))["data"]
     names = [entry["id"] for entry in entries]
     if options.model is not None and options.model not in names:

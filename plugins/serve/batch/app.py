@@ -69,7 +69,9 @@ class Batch(App):
                 if status:
                     return status
             failed = f", {counts.failed} of them with an error" if counts.failed else ""
-            _say(f"{counts.well + counts.failed} answers were added to {target}{failed}")
+            made = counts.well + counts.failed
+            added = "1 answer was" if made == 1 else f"{made} answers were"
+            _say(f"{added} added to {target}{failed}")
         return 0
 
     def _files(self) -> tuple[Path, Path]:

@@ -1,7 +1,7 @@
 // Requests to the server that this page came from, and what goes wrong with them in words.
 
 const ADVICE = {
-  401: "The server asks for an API key. Enter it under Settings.",
+  401: "The server asks for an API key. Enter the right one under Settings.",
   413: "That is too long for the server.",
   429: "The server is busy: too many requests are waiting.",
   502: "Something between here and the server has failed.",
@@ -47,7 +47,8 @@ async function failure(answer) {
     // not JSON: the status has to do
   }
   const advice = told.code === "engine_stopped" ? ENGINE_GONE : ADVICE[answer.status];
-  const parts = [advice, told.message].filter(Boolean);
+  // what the server says of a key is meant for programs
+  const parts = [advice, answer.status === 401 ? "" : told.message].filter(Boolean);
   if (!parts.length) parts.push(`The server answered with status ${answer.status}.`);
   const wait = answer.headers.get("Retry-After");
   if (wait) parts.push(`Try again in ${wait} seconds.`);

@@ -18,7 +18,7 @@ from core import registry, settings
 from core.errors import UserError
 from core.run import main
 from plugins.serve.app import Serve
-from plugins.serve.listening import open_address, take_address
+from plugins.serve.listening import beyond, open_address, take_address, url
 from tests.plugins.serve.command import Command
 from tests.plugins.serve.engine.started import gone
 
@@ -95,6 +95,13 @@ def test_a_port_that_another_server_opened_meanwhile() -> None:
 @pytest.mark.parametrize("host", ["not a host", "203.0.113.7"])
 def test_an_address_that_is_not_ours(tmp_path: Path, host: str) -> None:
     assert f"run.host is '{host}'" in refuse(tmp_path, f"run.host={host}", "run.port=0")
+
+
+@pytest.mark.parametrize(("host", "more"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_who_can_reach_it_is_said(host: str, more: bool) -> None:
+    with take_address(host, 0) as listener:
+        assert url(listener).startswith("http://127.0.0.1:")
+        assert bool(beyond(listener)) == more
 
 
 def test_a_key_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,6 +210,9 @@ def test_a_second_signal_ends_it_at_once(folder: Path) -> None:
         assert gone(engine, 5)
         with pytest.raises(httpx.HTTPError):
             list(events)
+        assert "stopping: 1 request may end within 30 s" in server.said
+        assert "stopped at once: requests that were cut off: 1" in server.said
+        assert "Traceback" not in server.said
 
 
 def test_a_signal_ends_a_server_that_is_still_loading(folder: Path) -> None:
