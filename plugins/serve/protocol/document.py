@@ -107,10 +107,13 @@ def _responses(operation: Operation) -> dict[str, Any]:
 
 def _event(struct: type) -> dict[str, Any]:
     """One event of a stream; a document has no way to say that there are several."""
-    data = {
+    told = {
         "type": "string",
         "contentMediaType": "application/json",
         "contentSchema": _json(struct)["application/json"]["schema"],
+    }
+    data = {
+        "anyOf": [{"const": "[DONE]"}, told],
         "description": f"A {struct.__name__}; [DONE] in the last event. An error in the middle is "
         "an ErrorAnswer, and the end.",
     }

@@ -96,6 +96,19 @@ def test_the_operations_are_these() -> None:
     assert [f"{m.upper()} {path}" for path, methods in paths.items() for m in methods] == OPERATIONS
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/completions", {"prompt": "ab"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "ab"}]}),
+    ],
+)
+def test_events_of_a_stream_are_as_the_document_says(api: Any, path: str, asked: Any) -> None:
+    case = api[path]["POST"].Case(body=asked | {"stream": True, "max_tokens": 3})
+    answer = case.call_and_validate(checks=CHECKS)
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_requests_made_from_the_document(api: Any, name: str, mode: str) -> None:
