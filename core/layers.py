@@ -194,8 +194,7 @@ class Attention(nn.Module):
         if q_norm is not None and k_norm is not None:
             norms = (q_norm.weight, k_norm.weight, q_norm.eps)
         meta, qkv = batch.attention, value_of(qkv)
-        whole = batch.apart is None
-        if whole and self.fused is not None and self.fused.fuses(meta):
+        if batch.apart is None and self.fused is not None and self.fused.fuses(meta):
             return self.fused.forward_fused(qkv, norms, rope, batch.positions, self.cache, meta)
         heads = qkv.view(len(qkv), -1, self.head_dim)  # [T, H + 2 KV, D]
         q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)

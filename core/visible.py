@@ -8,6 +8,7 @@ would make it read as something else.
 from __future__ import annotations
 
 import logging
+import sys
 
 LINES = "\n\t"
 """What stays of them in text that has lines."""
@@ -35,3 +36,8 @@ def visible_record(record: logging.LogRecord) -> bool:
         # a formatter takes what is here already
         record.exc_text = visible(logging.Formatter().formatException(record.exc_info))
     return True
+
+
+def say(text: str) -> None:
+    """A line for people, on standard error."""
+    print(visible(text), file=sys.stderr, flush=True)

@@ -8,14 +8,13 @@ import gc
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from core.errors import EngineDead
-from core.visible import visible
+from core.visible import say
 from plugins.serve.engine.client import EngineClient
 from plugins.serve.http import build, uvicorn_settings
 from plugins.serve.listening import beyond, open_address, url
@@ -78,7 +77,7 @@ async def serve(config: Config, options: Serve.Options, listener: socket.socket,
         while not server.started and not serving.done():
             await asyncio.sleep(0.01)
         if server.started:
-            _say(f"{name} is served at {url(listener)}{beyond(listener)}")
+            say(f"{name} is served at {url(listener)}{beyond(listener)}")
         await _before(signals.first, asyncio.shield(serving))
         return await _stop(server, serving, client, signals, options.drain)
     finally:
@@ -97,7 +96,7 @@ async def _stop(
     server.should_exit = True  # closes the listening socket
     if (going := len(server.server_state.tasks)) and not died:
         some = "1 request" if going == 1 else f"{going} requests"
-        _say(f"stopping: {some} may end within {drain:g} s; a second signal cuts off at once")
+        say(f"stopping: {some} may end within {drain:g} s; a second signal cuts off at once")
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(_before(signals.second, asyncio.shield(serving)), drain)
     if not serving.done() and not signals.second.is_set():
@@ -114,10 +113,6 @@ async def _stop(
     with contextlib.suppress(asyncio.CancelledError):
         await serving
     return 1 if died else 128 + signals.number if signals.second.is_set() else 0
-
-
-def _say(sentence: str) -> None:
-    print(visible(sentence), file=sys.stderr, flush=True)
 
 
 def _is_no_cancellation(record: logging.LogRecord) -> bool:

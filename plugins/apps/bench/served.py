@@ -130,9 +130,8 @@ async def _meet(options: Bench.Options) -> Server:
     answer = await connection.ask(address.request("GET", "/v1/models"))
     connection.close()
     if answer.error:
-        reason = answer.error.rstrip(".")
-        advice = ""
-        if "401" in reason:
+        reason, advice = answer.error.rstrip("."), ""
+        if answer.status == 401:
             advice = " Name the environment variable that holds its key in run.api_key_env."
         raise UserError(f"{options.url} does not say which models it has: {reason}.{advice}")
     entries = json.loads(bytes(connection.body))["data"]

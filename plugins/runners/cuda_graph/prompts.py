@@ -86,13 +86,23 @@ class PromptGraphs(BySize["Whole | Pieces"]):
     def fitting(self, tokens: int, requests: int) -> int | None:
         """The smallest size with room for a step, if there is one that is not much too large."""
         for size in self.sizes:
-            whole = size <= self.longest_whole
-            if size >= tokens and not (whole and most_requests(size, self.limits) < requests):
+            crowded = self._whole(size) and most_requests(size, self.limits) < requests
+            if size >= tokens and not crowded:
                 return size if size <= max(WIDEST * tokens, self.sizes[0]) else None
         return None
 
+    def shorter(self, capturing: Capturing) -> PromptGraphs | None:
+        """Of half as many tokens; None if that is not worth a graph."""
+        most = self.sizes[-1] // 2
+        if most < SIZES[0]:
+            return None
+        return PromptGraphs(self.step, self.limits, most, self.longest_whole, capturing)
+
+    def _whole(self, size: int) -> bool:
+        return size <= self.longest_whole
+
     def _static(self, size: int) -> Batch:
-        requests = most_requests(size, self.limits) if size <= self.longest_whole else 0
+        requests = most_requests(size, self.limits) if self._whole(size) else 0
         return self._buffers.padding(size, requests)
 
     def _layers(self, static: Batch) -> Tensor:
@@ -102,7 +112,7 @@ class PromptGraphs(BySize["Whole | Pieces"]):
 
     def rehearse(self, size: int) -> None:
         static = self._static(size)
-        if size <= self.longest_whole:
+        if self._whole(size):
             self._layers(static)
         else:
             no_attention(self.step, static)
@@ -110,7 +120,7 @@ class PromptGraphs(BySize["Whole | Pieces"]):
     def _captured(self, size: int) -> Whole | Pieces:
         static = self._static(size)
         self._ends.place(static, static)  # compiles it
-        if size > self.longest_whole:
+        if not self._whole(size):
             return Pieces(self.step, static, self.capturing)
         captured = self.capturing.capture(lambda: self._layers(static))
         captured.let_go()

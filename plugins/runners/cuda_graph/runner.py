@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("plait")
 
-LEAST = 16  # tokens of steps with prompts that are worth a graph where memory is scarce
-
 
 class CudaGraph(Runner):
     """Captures embedding, layers, head, sampler, and the way of the ids back into the history.
@@ -185,20 +183,17 @@ class CudaGraph(Runner):
 
         A pool keeps its memory as long as it has graphs, so what is left out had one of its own.
         """
-        limit, step = parse_bytes(memory), graphs.step
-        broadcast = step.comm.broadcast_object
+        limit, broadcast = parse_bytes(memory), graphs.step.comm.broadcast_object
         # all ranks must replay the same size, whatever each of them has measured
-        taken = 0
-        while prompts is not None and 2 * (taken := broadcast(prompts.measure())) > limit:
+        while prompts is not None:
+            taken = broadcast(prompts.measure())
+            if 2 * taken <= limit:
+                limit -= taken
+                break
             prompts.close()
-            taken, fresh = 0, capturing_on(graphs.capturing.device)
+            fresh = capturing_on(graphs.capturing.device)
             assert fresh is not None
-            graphs.capturing, most = fresh, prompts.sizes[-1] // 2
-            whole, limits = prompts.longest_whole, prompts.limits
-            prompts = None
-            if most >= LEAST:
-                prompts = PromptGraphs(step, limits, most, whole, fresh)
-        limit -= taken
+            graphs.capturing, prompts = fresh, prompts.shorter(fresh)
         first, each = graphs.measure()
         fit = broadcast(1 + (limit - first) // max(each, 1))
         if fit < 1:

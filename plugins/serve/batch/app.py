@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from core.errors import EngineDead, UserError
 from core.interfaces import App
 from core.progress import progress_bar
-from core.visible import visible
+from core.visible import say
 
 if TYPE_CHECKING:
     from core.config import Config
@@ -63,7 +63,7 @@ class Batch(App):
                     "not have. Choose another file."
                 )
             left = asked.outside(done)  # an answer may stand there more than once
-            _say(f"{len(asked)} requests, {len(asked) - left} answered before")
+            say(f"{len(asked)} requests, {len(asked) - left} answered before")
             if left:
                 status = self._answer(config, answers, done, left, counts)
                 if status:
@@ -71,7 +71,7 @@ class Batch(App):
             failed = f", {counts.failed} of them with an error" if counts.failed else ""
             made = counts.well + counts.failed
             added = "1 answer was" if made == 1 else f"{made} answers were"
-            _say(f"{added} added to {target}{failed}")
+            say(f"{added} added to {target}{failed}")
         return 0
 
     def _files(self) -> tuple[Path, Path]:
@@ -98,7 +98,7 @@ class Batch(App):
             ):
                 runner.run(self._work(config, answers, done, left, counts, bar.advance))
         except KeyboardInterrupt:
-            _say(f"stopped; {answers.count} answers are in {answers.path}, run again to go on")
+            say(f"stopped; {answers.count} answers are in {answers.path}, run again to go on")
             return STOPPED
         except EngineDead as error:
             raise EngineDead(
@@ -142,7 +142,3 @@ class Batch(App):
                 app.state.serving.prompts.close()
         finally:
             await client.close(grace=5.0)
-
-
-def _say(text: str) -> None:
-    print(visible(text), file=sys.stderr, flush=True)
