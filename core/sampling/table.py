@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from core.worker.staging import Staging
 
 
+MANY = 64  # rows: kernels for many are others than those for few
+
+
 class SamplingTable:
     """One row of parameters for each request row of a worker, on the host and on its device.
 
@@ -89,6 +92,22 @@ class SamplingTable:
         if last is None or not np.array_equal(rows, last[0]):
             last = self._last = rows.copy(), {}
         return SampleRows(self, last[0], positions.copy(), last[1])
+
+    def warm(self, dtype: torch.dtype) -> None:
+        """Draw once in every way from logits of a type, and of the one that processors make.
+
+        A kernel that is compiled when a request needs it keeps all others waiting.
+        """
+        if self.kernels is None:
+            return
+        for count in sorted({1, min(MANY, len(self.admissions))}):
+            nobody = np.zeros(count, np.int32)
+            rows = self.select(nobody, nobody)
+            for kind in sorted({dtype, torch.float32}, key=str):
+                logits = torch.zeros(count, self.vocab_size, dtype=kind, device=self.device)
+                rows.draw(logits)
+                rows.draw(logits, self.kernels.floors(logits, self.columns, rows.index))
+        self._last = None
 
     def send(self, array: NDArray[Any]) -> Tensor:
         """A host array on the device. The copy is the caller's, and nobody waits for it."""

@@ -159,6 +159,8 @@ class Worker(Step):
             with torch.inference_mode():
                 for backend, cache in caches.items():
                     backend.warm(cache, limits)
+                if self.device.type == "cuda":
+                    self.sampling.warm(self.dtype)
             self.runner.prepare(self, limits)
         if self.device.type == "cuda":
             # a full collection looks at every object that torch and the model are made of

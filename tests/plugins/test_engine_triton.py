@@ -5,6 +5,7 @@ Runs on CUDA (`--on cuda`), and without a GPU where TRITON_INTERPRET=1 is set.
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import Any
 
@@ -59,6 +60,8 @@ def test_requests_compile_nothing(device: str, monkeypatch: pytest.MonkeyPatch) 
         made.append(f"{self.kernel.__name__} {forms} {constants}")
         original(self, tensors, constants, pdl)
 
+    for launcher in filter(lambda x: isinstance(x, Launcher), gc.get_objects()):
+        monkeypatch.setattr(launcher, "_variants", {})  # of tests before this one
     with LLM("models/qwen3/tiny", max_num_seqs=40, max_num_batched_tokens=128) as llm:
         monkeypatch.setattr(Launcher, "_check", check)
         for count in (1, 3, 9, 40):
