@@ -162,6 +162,8 @@ class Batch:
     attention: AttentionMetadata
     sample_index: Tensor  # [S] int64, which of the T tokens give logits
     rows: SampleRows  # the S requests that are sampled
+    wanted: Tensor | None = None  # [W] int64, the tokens whose hidden states are read, None: all.
+    #                               These are the sampled ones, or any if none is
     captured: bool = False  # by a runner: nobody looks into the model, so values in it may wait
     apart: Apart | None = None  # of a runner that captures only what lies between attentions
 

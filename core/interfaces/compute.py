@@ -172,6 +172,7 @@ class Step:
     rows: RequestRows  # tokens and page tables of all running requests
     sampling: SamplingTable
     comm: Communicator  # what a runner finds out by itself, all ranks must find out alike
+    partial: bool = False  # whether batches may say that only some tokens are `wanted`
 
     def plan(self, batch: Batch) -> None:
         """Let the backends prepare: before `forward` of a captured batch, which leaves that to the
@@ -180,8 +181,8 @@ class Step:
             backend.plan(batch.attention)
 
     def forward(self, batch: Batch) -> Tensor:
-        """-> hidden states [T, hidden]; of a captured step they may wait (`core.fusing`) for
-        `logits`, and are for nobody else."""
+        """-> hidden states [T, hidden], or [W, hidden] of `batch.wanted`, as the model likes. Of a
+        captured step they may wait (`core.fusing`) for `logits`, and are for nobody else."""
         raise NotImplementedError
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
@@ -226,7 +227,7 @@ class Runner(ABC):
 
     @abstractmethod
     def run(self, batch: Batch) -> tuple[Tensor, Sampled]:
-        """-> hidden states [T, hidden] (for prompt log probabilities) and the sampled ids."""
+        """-> what `Step.forward` gives (for prompt log probabilities) and the sampled ids."""
 
     def decode(self, decodes: Decodes) -> Sampled:
         """A step that only decodes, before it is tensors; the runner adds its pages to the rows'

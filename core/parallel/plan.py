@@ -79,6 +79,13 @@ class ParallelPlan:
         """Second names of parameters that are one, and the first name of each."""
         return self._uncut.ties
 
+    @property
+    def deals_tokens(self) -> bool:
+        """Whether a rank has, somewhere in the model, no more than a share of the tokens."""
+        return self.tensor > 1 and any(
+            "T" in part.strategy.layout() for rule in self.rules for part in rule.parts
+        )
+
     def local_config(self, rank: int) -> Any:
         """The config of the narrower model that this rank builds."""
         return self.built.configs[rank]

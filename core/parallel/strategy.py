@@ -61,7 +61,8 @@ class Sharding:
         """-> activations in and out: R whole on every rank, S:axis cut on the last dim, P partial
         sums, T a share of the tokens, as `core.parallel.groups.rows_of` deals them out.
 
-        The conformance kit cuts inputs and puts outputs together by it; forward passes do not.
+        The conformance kit cuts inputs and puts outputs together by it. Forward passes do not; but
+        where there is a T, every token is computed to the end.
         """
         return "R", "R"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("plait")
 
+SHORT = 1024  # tokens of an eager step that is computed to the end: little is to be saved, and so
+#               an answer is the same to the bit, whether or not more is asked of the step
+
 
 class Worker(Step):
     """Holds a rank's narrower model. Plans go in, sampled ids come out; the host waits for none.
@@ -60,6 +64,7 @@ class Worker(Step):
         self.device = device or device_of(config, rank)
         self.dtype = dtype_of(config, setup)
         self.model = setup.plan.local_model(rank)
+        self.partial = not setup.plan.deals_tokens  # else no rank has all of those tokens
         self._fusing = Fusing()
         self._choose()
         self._frozen = False
@@ -213,12 +218,14 @@ class Worker(Step):
     def forward(self, batch: Batch) -> Tensor:
         if not batch.captured:
             self.plan(batch)
+            if len(batch.tokens) <= SHORT:
+                batch = replace(batch, wanted=None)
         with self._fusing.allowed(batch.captured):
             hidden: Tensor = self.model(batch)
         return hidden
 
     def logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        if len(batch.sample_index) < len(hidden):  # else it names every token, in order
+        if len(batch.sample_index) < len(hidden):  # else they are those of these tokens, in order
             hidden = hidden[batch.sample_index]
         parts = nullcontext() if self._head is None else self._head.in_parts()
         with self._fusing.allowed(batch.captured), parts:
@@ -267,7 +274,8 @@ class Worker(Step):
                 # every token is the last that is known: no prompt token follows one
                 return Launched(plan, self.runner.decode(decodes), {})
         self.rows.append(plan)
-        batch = batching.build(plan, self.rows, self.sampling, self.kernels)
+        whole = not self.partial or bool(asked) or self._prompts.asked(plan)
+        batch = batching.build(plan, self.rows, self.sampling, self.kernels, whole=whole)
         run = self.run if eager else self.runner.run
         (hidden, sampled), extras = observed(lambda: run(batch), batch, asked)
         about_prompts = self._prompts.of_step(plan, hidden, self.model.logits)  # type: ignore[arg-type]

@@ -86,12 +86,18 @@ def derive(
 
 
 def build(
-    plan: StepPlan, state: RequestRows, sampling: SamplingTable, kernels: object = None
+    plan: StepPlan,
+    state: RequestRows,
+    sampling: SamplingTable,
+    kernels: object = None,
+    *,
+    whole: bool = True,
 ) -> Batch:
     """The batch of a plan whose news `state` and `sampling` have taken in.
 
     Only five short columns travel to the device; tokens, positions and slots are derived there
-    from the rows' own state, by the kernel set if it is one of `InputKernels`.
+    from the rows' own state, by the kernel set if it is one of `InputKernels`. `whole`: the hidden
+    states of all tokens are asked for, not those of sampled tokens alone.
     """
     counts, size = plan.counts, len(plan.rows)
     ends = plan.starts + counts
@@ -105,9 +111,10 @@ def build(
         sampled_rows, sampled_ends = plan.rows[sampled], ends[sampled]
         last = query_start[1:][sampled] - 1
 
-    rows, starts, starts_at, context_len, sample_index = state.staging.send(
-        plan.rows, plan.starts, query_start, ends, last
+    rows, starts, starts_at, context_len, wanted = state.staging.send(
+        plan.rows, plan.starts, query_start, ends, last if len(last) else query_start[:1]
     )
+    wanted = wanted.long()
     longest, page = int(counts.max()), state.page_size
     max_context = int(ends.max())
     tokens, positions, slots, page_table = (
@@ -137,6 +144,7 @@ def build(
             query_lens=counts.tolist(),
             context_lens=ends.tolist(),
         ),
-        sample_index=sample_index.long(),
+        sample_index=wanted[: len(last)],
         rows=sampling.select(sampled_rows, sampled_ends),
+        wanted=None if whole or len(wanted) == total else wanted,
     )

@@ -42,10 +42,18 @@ class PromptLogprobs:
             for row in rows.tolist():
                 self._wanted.pop(row, None)
 
+    def asked(self, plan: StepPlan) -> bool:
+        """Whether `of_step` will read hidden states of more than sampled tokens."""
+        return bool(self._wanted) and any(
+            row in self._wanted and start + 1 < len(self._wanted[row][1])
+            for row, start in zip(plan.rows.tolist(), plan.starts.tolist(), strict=True)
+        )
+
     def of_step(
         self, plan: StepPlan, hidden: Tensor, to_logits: Callable[[Tensor], Tensor]
     ) -> Mapping[int, Listed]:
-        """By b, for the prompt tokens that follow the tokens of this step; hidden [T, hidden].
+        """By b, for the prompt tokens that follow the tokens of this step. hidden [T, hidden]: of
+        all tokens if the step was `asked` about.
 
         On CUDA they are on their way to the host when this returns.
         """

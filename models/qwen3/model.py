@@ -34,10 +34,11 @@ class Qwen3Attention(nn.Module):
         )
         self.o_proj = Linear(heads * size, config.hidden_size, bias=bias)
 
-    def forward(self, x: Tensor, rope: Tensor, batch: Batch) -> Tensor:
-        """x [T, hidden] -> [T, hidden]."""
+    def forward(self, x: Tensor, rope: Tensor, batch: Batch, only: Tensor | None) -> Tensor:
+        """x [T, hidden] -> [T, hidden], or [W, hidden] of the tokens `only`."""
         qkv = self.qkv_proj(x)
-        return self.o_proj(self.attention(qkv, self.q_norm, self.k_norm, rope, batch))
+        out = self.attention(qkv, self.q_norm, self.k_norm, rope, batch)
+        return self.o_proj(out if only is None else out[only])
 
 
 class Qwen3MLP(nn.Module):
@@ -61,14 +62,24 @@ class Qwen3DecoderLayer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(
-        self, x: Tensor, residual: Tensor | None, rope: Tensor, batch: Batch
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        rope: Tensor,
+        batch: Batch,
+        only: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(x, residual), both [T, hidden], whose sum enters the layer -> the same for the next."""
+        """(x, residual), both [T, hidden], whose sum enters the layer -> the same for the next.
+
+        `only` [W]: keys and values are those of all tokens, what is returned that of these.
+        """
         if residual is None:
             residual, x = x, self.input_layernorm(x)
         else:
             x, residual = self.input_layernorm(x, residual)
-        x = self.self_attn(x, rope, batch)
+        x = self.self_attn(x, rope, batch, only)
+        if only is not None:
+            residual = residual[only]
         x, residual = self.post_attention_layernorm(x, residual)
         return self.mlp(x), residual
 
@@ -86,13 +97,16 @@ class Qwen3Model(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         x, residual = self.embed_tokens(batch.tokens), None
         rope = self.rotary()
-        for layer in self.layers:
+        *others, last = self.layers
+        for layer in others:
             x, residual = layer(x, residual, rope, batch)
+        x, residual = last(x, residual, rope, batch, batch.wanted)
         return self.norm(x, residual)[0]
 
 
 class Qwen3ForCausalLM(nn.Module):
-    """`model(batch) -> [T, hidden]` after the last norm; `model.logits(hidden) -> [S, V]`."""
+    """`model(batch) -> [T, hidden]` after the last norm, or [W, hidden] of `batch.wanted`, if it is
+    not None; `model.logits(hidden) -> [S, V]`."""
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()

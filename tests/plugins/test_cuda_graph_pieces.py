@@ -19,13 +19,15 @@ from torch import Tensor
 
 from core.layers import Attention
 from core.parallel.groups import ThreadCommunicator
+from core.testing.running import assert_same
+from models.qwen3.model import Qwen3Model
 from plugins.runners.cuda_graph import pieces
 from plugins.runners.cuda_graph import runner as runner_module
 from plugins.runners.cuda_graph.pieces import Pieces
 from plugins.runners.cuda_graph.prompt_buffers import PromptBuffers
 from plugins.runners.cuda_graph.prompts import Whole, token_sizes
 from tests.plugins.graph_engines import *  # noqa: F403
-from tests.plugins.graph_engines import DENSE, TOKENS, answers, prompts, worker
+from tests.plugins.graph_engines import DENSE, PLAIN, TOKENS, answers, prompts, worker
 from tests.recorder import Recorder, on_tape
 from tests.tiny import greedy, save_tiny, tiny_model
 
@@ -92,6 +94,39 @@ def test_ranks_replay_alike(engine, expected, monkeypatch, device, size):
     )  # fmt: skip
     assert answers(llm) == expected
     assert seen == [48] * size
+
+
+def test_the_end_of_the_last_layer_is_computed_for_sampled_tokens(engine, expected, monkeypatch):
+    llm, seen = engine(attention=NOT_FOR_PROMPTS), replayed(monkeypatch)
+    rows = {size: len(graph._graphs[-1].result) for size, graph in captured(llm).items()}
+    assert rows == {64: 11, 48: 11, 32: 11, 16: 11}  # as many as there may be requests
+    assert answers(llm) == expected
+    assert seen == [48]
+
+
+def test_steps_of_which_more_is_asked_than_their_graphs_tell(engine, monkeypatch):
+    asked = replace(PLAIN, prompt_logprobs=2)
+    wanted = engine(runner="eager").generate(prompts(), asked, use_tqdm=False)
+    llm, seen = engine(attention=NOT_FOR_PROMPTS), replayed(monkeypatch)
+    assert_same(llm.generate(prompts(), asked, use_tqdm=False), wanted)
+    assert seen == []
+
+
+class ToTheEnd(Qwen3Model):
+    """A model that computes every token to the end."""
+
+    def forward(self, batch: Any) -> Tensor:
+        return super().forward(replace(batch, wanted=None))
+
+
+def test_models_that_compute_every_token_to_the_end(engine, expected, monkeypatch):
+    monkeypatch.setattr("models.qwen3.model.Qwen3Model", ToTheEnd)
+    llm, seen = engine(attention=NOT_FOR_PROMPTS), replayed(monkeypatch)
+    assert {size: graph.whole for size, graph in captured(llm).items()} == dict.fromkeys(
+        (64, 48, 32, 16), True
+    )
+    assert answers(llm) == expected
+    assert seen == [48]
 
 
 class Own(Attention):

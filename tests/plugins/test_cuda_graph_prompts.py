@@ -46,7 +46,7 @@ def test_a_size_has_room_for_its_steps_and_is_not_much_too_large(most, tokens, r
         assert tokens > most or most > 4 * tokens
 
 
-def step(tokens: int, requests: int, pages: int, seed: int, device: str) -> Batch:
+def step(tokens: int, requests: int, pages: int, seed: int, device: str, wanted: int = 0) -> Batch:
     """Arbitrary numbers in the form of a step."""
     made = torch.Generator().manual_seed(seed)
 
@@ -69,6 +69,7 @@ def step(tokens: int, requests: int, pages: int, seed: int, device: str) -> Batc
         ),
         sample_index=some(0, dtype=torch.int64),
         rows=None,  # type: ignore[arg-type]
+        wanted=some(wanted, dtype=torch.int64) if wanted else None,
     )
 
 
@@ -81,6 +82,7 @@ def columns(batch: Batch) -> dict[str, torch.Tensor]:
         "query_start": meta.query_start[1:],  # the first is always 0
         "context_len": meta.context_len,
         "page_table": meta.page_table,
+        "wanted": batch.tokens[:0] if batch.wanted is None else batch.wanted,
     }
 
 
@@ -109,17 +111,24 @@ def test_a_step_lies_where_its_graph_looks_and_all_else_is_padding(
 
 
 @settings(max_examples=10)
-@given(tokens=st.integers(1, 700), more=st.integers(0, 600), seed=SEEDS)
-def test_without_room_for_requests_the_tokens_are_placed_alone(tokens, more, seed):
-    batch, static = step(tokens, 1, 3, seed, "cpu"), step(tokens + more, 1, 3, seed + 1, "cpu")
+@given(
+    tokens=st.integers(1, 700),
+    more=st.integers(0, 600),
+    wanted=st.tuples(st.integers(1, 20), st.integers(0, 20)),
+    seed=SEEDS,
+)
+def test_without_room_for_requests_the_tokens_are_placed_alone(tokens, more, wanted, seed):
+    batch = step(tokens, 1, 3, seed, "cpu", wanted[0])
+    static = step(tokens + more, 1, 3, seed + 1, "cpu", sum(wanted))
     meta = static.attention
     meta.context_len, meta.page_table = meta.context_len[:0], meta.page_table[:0]
     meta.query_start = meta.query_start[:1]
     ends.place(static, batch)
     there, brought = columns(static), columns(batch)
-    for name, value in {"tokens": 0, "positions": 0, "slots": -1}.items():
-        assert torch.equal(there[name][:tokens], brought[name]), name
-        assert (there[name][tokens:] == value).all(), name
+    for name, value in {"tokens": 0, "positions": 0, "slots": -1, "wanted": 0}.items():
+        count = len(brought[name])
+        assert torch.equal(there[name][:count], brought[name]), name
+        assert (there[name][count:] == value).all(), name
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -133,11 +142,16 @@ def test_the_kernel_places_what_its_twin_places(device: str, seed: int) -> None:
         int(torch.randint(1, most, (), generator=pick)) for most in (900, 500, 700, 40, 30)
     )
     requests = int(torch.randint(1, min(tokens, 90) + 1, (), generator=pick))
-    batch = step(tokens, requests, pages, seed, device)
+    pieces, wanted = seed % 4 == 0, min(requests, 3)
+    batch = step(tokens, requests, pages, seed, device, wanted)
     ours, theirs = (
-        step(tokens + extra, requests + more, pages + wider, seed + 1, device) for _ in range(2)
+        step(
+            *(tokens + extra, requests + more, pages + wider, seed + 1, device),
+            wanted + 2 if pieces else 0,
+        )
+        for _ in range(2)
     )
-    if seed % 4 == 0:  # of a step that is captured in pieces
+    if pieces:
         for static in (ours, theirs):
             meta = static.attention
             meta.context_len, meta.page_table = meta.context_len[:0], meta.page_table[:0]
@@ -254,7 +268,7 @@ def test_none_is_captured_where_none_is_wanted(engine):
     assert answers(llm, prompts(5)) == greedy(tiny_model(), prompts(5), 8)
 
 
-def test_prompt_logprobs_come_from_a_replay_too(engine, seen):
+def test_prompt_logprobs_come_from_a_replay_too(engine, seen, whole):
     asked = prompts(21, 9)
     params = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=2)
 
@@ -265,7 +279,7 @@ def test_prompt_logprobs_come_from_a_replay_too(engine, seen):
         ]
 
     assert found(engine()) == found(engine("eager"))
-    assert seen == [True]
+    assert seen == [whole == WHOLE]  # pieces end with the sampled tokens
 
 
 def test_little_memory_leaves_room_for_decoding_first(engine, seen, monkeypatch):

@@ -66,7 +66,8 @@ def place(static: Batch, batch: Batch) -> None:
     """Copy a step with prompts to fixed addresses, which have room for more of everything.
 
     Padding: tokens at position 0 and slot -1, and requests without tokens and context. Where there
-    is no room for requests at all, nothing but the tokens is copied.
+    is no room for requests at all, nothing but the tokens is copied, and which are wanted, where
+    that is asked.
     """
     there, meta = static.attention, batch.attention
     count, requests = len(batch.tokens), len(meta.context_len) if len(there.context_len) else 0
@@ -75,6 +76,10 @@ def place(static: Batch, batch: Batch) -> None:
         target[count:].zero_()
     there.slots[:count].copy_(meta.slots)
     there.slots[count:].fill_(-1)
+    if static.wanted is not None:
+        assert batch.wanted is not None
+        static.wanted[: len(batch.wanted)].copy_(batch.wanted)
+        static.wanted[len(batch.wanted) :].zero_()
     if requests == 0:
         return
     there.context_len[:requests].copy_(meta.context_len)

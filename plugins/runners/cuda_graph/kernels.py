@@ -75,6 +75,8 @@ def place(static: Batch, batch: Batch) -> None:
     there, meta = static.attention, batch.attention
     count, size, room = len(batch.tokens), len(static.tokens), len(there.context_len)
     requests = len(meta.context_len) if room else 0
+    asked = (static.wanted, batch.wanted)
+    own, wanted = (batch.tokens[:0] if one is None else one for one in asked)
     _launch_place(
         (max(-(-size // PLACED), room), 1, 1),
         (
@@ -82,9 +84,11 @@ def place(static: Batch, batch: Batch) -> None:
             *(meta.query_start, meta.context_len, meta.page_table),
             *(static.tokens, static.positions, there.slots),
             *(there.query_start, there.context_len, there.page_table),
+            *(wanted, own),
         ),
         (
             *(count, size, requests, room),
+            *(len(wanted), len(own)),
             *(meta.page_table.shape[1], meta.page_table.stride(0), there.page_table.stride(0)),
         ),
         {"BLOCK": PLACED},
@@ -179,8 +183,8 @@ def _finish(
 
 
 @triton.jit(
-    do_not_specialize=["count", "size", "requests", "room", "width", "table_stride", "own_stride"],
-    do_not_specialize_on_alignment=range(12),
+    do_not_specialize=range(14, 23),
+    do_not_specialize_on_alignment=range(14),
 )
 def _place(
     tokens,
@@ -195,10 +199,14 @@ def _place(
     own_start,
     own_context,
     own_table,
+    wanted,
+    own_wanted,
     count,
     size,
     requests,
     room,
+    most_wanted,
+    most_own,
     width,
     table_stride,
     own_stride,
@@ -211,6 +219,8 @@ def _place(
     tl.store(own_tokens + at, tl.load(tokens + at, mask=here, other=0), mask=kept)
     tl.store(own_positions + at, tl.load(positions + at, mask=here, other=0), mask=kept)
     tl.store(own_slots + at, tl.load(slots + at, mask=here, other=-1), mask=kept)
+    asked = tl.load(wanted + at, mask=at < most_wanted, other=0)
+    tl.store(own_wanted + at, asked, mask=at < most_own)
     if p < requests:
         tl.store(own_context + p, tl.load(context_len + p))
         tl.store(own_start + p + 1, tl.load(query_start + p + 1))

@@ -61,10 +61,14 @@ class Pieces:
             return _forward(step, static, apart)
 
         self._graphs = capturing.capture_pieces(layers)
+        result = self._graphs[-1].result
+        assert result is not None
+        self.whole = static.wanted is None or len(result) != len(static.wanted)
         self._graphs[-1].let_go()
 
     def replay(self, batch: Batch) -> Tensor:
-        """Of `batch`, which lies at the fixed addresses already. -> hidden states [size, hidden]"""
+        """Of `batch`, which lies at the fixed addresses already. -> hidden states: of all tokens if
+        it is `whole`, else of those that are wanted; and of padding"""
         self._step.plan(batch)
         meta, n = batch.attention, len(batch.tokens)
         first, *others = self._graphs

@@ -33,10 +33,15 @@ class PromptBuffers:
         self.context_len = zeros(requests, torch.int32)
         self.page_table = zeros((requests, pages), torch.int32)
         self.sample_index = zeros(0, torch.int64)
+        self.wanted = zeros(min(limits.max_num_seqs, tokens), torch.int64)
         self.rows = step.sampling.select(nobody, nobody)
 
-    def padding(self, tokens: int, requests: int) -> Batch:
-        """A step of so many tokens and requests, all of them nothing but padding at first."""
+    def padding(self, tokens: int, requests: int, whole: bool = True) -> Batch:
+        """A step of so many tokens and requests, all of them nothing but padding at first.
+
+        `whole`: hidden states of all tokens are asked for, and not only of as many tokens as
+        requests may be sampled.
+        """
         self.slots.fill_(-1)
         self.context_len.zero_()
         self.query_start.zero_()
@@ -54,5 +59,6 @@ class PromptBuffers:
             ),
             sample_index=self.sample_index,
             rows=self.rows,
+            wanted=None if whole or len(self.wanted) >= tokens else self.wanted,
             captured=True,
         )

@@ -48,6 +48,8 @@ def most_requests(tokens: int, limits: Limits) -> int:
 class Whole:
     """The layers of a step in one graph, attention included."""
 
+    whole = True
+
     def __init__(self, static: Batch, graph: Captured) -> None:
         self.static, self._graph = static, graph
 
@@ -75,13 +77,16 @@ class PromptGraphs(BySize["Whole | Pieces"]):
         self._buffers = PromptBuffers(step, limits, most, requests)
 
     def hidden(self, batch: Batch) -> Tensor | None:
-        """Hidden states [T, hidden] of a step, until the next replay; None if no graph fits."""
+        """What `Step.forward` gives, until the next replay; None if no graph fits."""
         size = self.fitting(len(batch.tokens), len(batch.attention.context_len))
         if size is None:
             return None
         graph = self.of(size)
+        told = batch.tokens if graph.whole else batch.wanted
+        if told is None:  # more than this graph tells
+            return None
         self._ends.place(graph.static, batch)
-        return graph.replay(batch)[: len(batch.tokens)]
+        return graph.replay(batch)[: len(told)]
 
     def fitting(self, tokens: int, requests: int) -> int | None:
         """The smallest size with room for a step, if there is one that is not much too large."""
@@ -102,8 +107,9 @@ class PromptGraphs(BySize["Whole | Pieces"]):
         return size <= self.longest_whole
 
     def _static(self, size: int) -> Batch:
-        requests = most_requests(size, self.limits) if self._whole(size) else 0
-        return self._buffers.padding(size, requests)
+        if self._whole(size):
+            return self._buffers.padding(size, most_requests(size, self.limits))
+        return self._buffers.padding(size, 0, whole=not self.step.partial)
 
     def _layers(self, static: Batch) -> Tensor:
         static.attention.private = None

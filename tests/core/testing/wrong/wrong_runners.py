@@ -14,7 +14,7 @@ class TokenBefore(Eager):
     """Logits of the token before the last one, where there is one."""
 
     def run(self, batch):
-        batch.sample_index = (batch.sample_index - 1).clamp(min=0)
+        batch.sample_index, batch.wanted = (batch.sample_index - 1).clamp(min=0), None
         return super().run(batch)
 
 
