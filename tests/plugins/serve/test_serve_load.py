@@ -21,6 +21,9 @@ from tests.plugins.serve.load.watching import metrics, resident
 from tests.plugins.serve.load.wire import Connection, post
 
 CLIENTS, VILLAINS = 200, 20
+WARM_UP, MEASURED = 90, 180  # seconds
+"""What the engine uses stays the same from the start, but glibc's heap grows for a minute or more,
+until between what lives longer there is room for the tensors of batches of any size."""
 WORDS = [
     "configs/qwen3-serve.yaml",
     f"run.max_body={MAX_BODY}",
@@ -108,15 +111,15 @@ def test_every_answer_is_right_for_three_minutes_and_memory_stays(
     crowded: Command, asks: list[Ask]
 ) -> None:
     crowd = Crowd(port_of(crowded), asks)
-    memory = load(crowded, crowd, 180)
+    memory = load(crowded, crowd, WARM_UP + MEASURED)
     found = check(crowded, crowd, 600)
     assert found["num_preemptions_total"] > 0
     print(f"\n{dict(crowd.counts)}, {found['num_preemptions_total']:.0f} preemptions")
     for name, values in memory.items():
         told = ", ".join(f"{value / 2**20:.0f}" for value in values[::15])
-        print(f"{name}: {told} MB, grew by {growth(values, 45):.1%} behind 45 s")
-    assert growth(memory["server"], 45) < 0.05
-    assert growth(memory["engine"], 45) < 0.05
+        print(f"{name}: {told} MB, grew by {growth(values, WARM_UP):.1%} behind {WARM_UP} s")
+    assert growth(memory["server"], WARM_UP) < 0.05
+    assert growth(memory["engine"], WARM_UP) < 0.05
 
 
 def test_answers_of_a_crowd_end_when_the_server_is_told_to_stop(
