@@ -82,6 +82,13 @@ class Serve(App):
         log_level: Literal["debug", "info", "warning", "error"] = field(
             default="info", metadata={"help": "what the server's log holds; never prompts or keys"}
         )
+        access_log: bool = field(
+            default=False,
+            metadata={
+                "help": "a line for each request in the log, at the level info: address, method, "
+                "path, status and seconds; nothing of what was said"
+            },
+        )
 
         def __post_init__(self) -> None:
             mistakes = Mistakes()

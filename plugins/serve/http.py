@@ -14,6 +14,7 @@ from starlette.responses import Response
 from core.errors import UserError
 from core.plugins import acting
 from core.plugins.blame import brief
+from plugins.serve.access import AccessLog
 from plugins.serve.connections import protocol
 from plugins.serve.endpoints import (
     chat,
@@ -69,6 +70,8 @@ def build(config: Config, client: EngineClient, options: Serve.Options) -> Starl
         )
     if (names := names_of(options.host, options.hosts, key)) is not None:
         middleware.insert(0, Middleware(HostCheck, names=names))
+    if options.access_log:
+        middleware.insert(0, Middleware(AccessLog))
     app = Starlette(
         routes=[route for module in ENDPOINTS for route in module.ROUTES],
         middleware=middleware,
@@ -94,7 +97,7 @@ def uvicorn_settings(options: Serve.Options) -> dict[str, Any]:
         "ws": "none",
         "lifespan": "off",
         "timeout_keep_alive": 30,
-        "access_log": False,  # paths of requests belong to those who ask
+        "access_log": False,  # it would hold queries; see `access`
         "server_header": False,
         "proxy_headers": False,
         "h11_max_incomplete_event_size": 64 * 1024,

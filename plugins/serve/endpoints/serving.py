@@ -13,7 +13,7 @@ from core.errors import EngineDead, UserError
 from core.interfaces import Dialect
 from core.setup import open_tokenizer
 from plugins.serve.endpoints.bodies import read_json
-from plugins.serve.engine.submission import Busy, Refused
+from plugins.serve.engine.submission import Busy, Refused, Stopped
 from plugins.serve.protocol.errors import ApiError
 from plugins.serve.protocol.reading import Fields, read
 from plugins.serve.protocol.sampling import own_defaults, refused
@@ -133,6 +133,13 @@ def as_api_error(error: Exception) -> ApiError:
             status=429,
             code="rate_limit_exceeded",
             headers={"Retry-After": str(max(1, round(error.retry_after)))},
+        )
+    if isinstance(error, Stopped):
+        return ApiError(
+            "The server is stopping, and this answer had not ended in the time that it had for "
+            "that.",
+            status=503,
+            code="server_stopping",
         )
     if isinstance(error, EngineDead):
         return ApiError(

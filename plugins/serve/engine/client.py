@@ -16,7 +16,7 @@ from plugins.serve.engine import messages
 from plugins.serve.engine.messages import EngineInfo, Piece, pack, unpack
 from plugins.serve.engine.process import Orders
 from plugins.serve.engine.spawning import obituary, start_process
-from plugins.serve.engine.submission import Busy, Refused, Submission
+from plugins.serve.engine.submission import Busy, Refused, Stopped, Submission
 from plugins.serve.engine.turns import Turns
 from plugins.serve.engine.waiting import Waiting
 from plugins.serve.engine.wire import Wire
@@ -24,7 +24,7 @@ from plugins.serve.engine.wire import Wire
 if TYPE_CHECKING:
     from core.config import Config
 
-__all__ = ["Busy", "EngineClient", "EngineInfo", "Piece", "Refused", "Submission"]
+__all__ = ["Busy", "EngineClient", "EngineInfo", "Piece", "Refused", "Stopped", "Submission"]
 
 log = logging.getLogger("plait")
 
@@ -92,12 +92,12 @@ class EngineClient:
         `grace`: seconds until a process that does not end is killed.
         """
         if self._error is None:
-            self._error = EngineDead("the server is stopping.")
+            self._error = Stopped("the server is stopping.")
         until = asyncio.get_running_loop().time() + drain
         while self._answers and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.02)
         self._closing = True
-        self._fail(EngineDead("the server was stopped before this answer had ended."))
+        self._fail(Stopped("the server was stopped before this answer had ended."))
         if self._wire is not None:
             self._wire.transport.close()
         if self._process is not None:
@@ -111,7 +111,7 @@ class EngineClient:
 
     def _check_alive(self) -> None:
         if self._error is not None:
-            raise EngineDead(str(self._error))
+            raise type(self._error)(str(self._error))
 
     def submit(
         self,
@@ -233,10 +233,10 @@ class EngineClient:
 
     def _fail(self, error: EngineDead) -> None:
         for submission in dict.fromkeys(self._answers.values()):
-            submission.fail(EngineDead(str(error)))
+            submission.fail(type(error)(str(error)))
         for future in self._asked:
             if not future.done():
-                future.set_exception(EngineDead(str(error)))
+                future.set_exception(type(error)(str(error)))
         self._answers.clear()
         self._unread.clear()
         self._asked.clear()

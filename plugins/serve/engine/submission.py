@@ -6,8 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 
+from core.errors import EngineDead
 from plugins.serve.engine.messages import Piece
 from plugins.serve.engine.turns import Turns
+
+
+class Stopped(EngineDead):
+    """The server was told to stop, and the answer had not ended in time."""
 
 
 class Refused(Exception):

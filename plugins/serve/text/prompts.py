@@ -56,7 +56,7 @@ class PromptReader:
         tokenizer = self.tokenizer
 
         def encode() -> list[int]:
-            self._check_length(len(text))
+            self._check_length(len(text), "prompt")
             return tokenizer.encode(text, add_special_tokens)
 
         return await self._run(encode, "prompt", len(text))
@@ -86,7 +86,7 @@ class PromptReader:
                 )
 
         def render() -> ChatPrompt:
-            self._check_length(size)
+            self._check_length(size, "messages")
             text, ids = tokenizer.chat(
                 messages,
                 tools=tools,
@@ -128,7 +128,7 @@ class PromptReader:
         except UserError as error:
             raise ApiError(str(error), param=field, code="invalid_value") from error
 
-    def _check_length(self, characters: int) -> None:
+    def _check_length(self, characters: int, field: str) -> None:
         """Refuse what cannot fit before minutes are spent on counting its tokens."""
         if characters <= 8 * self._max_length:
             return
@@ -141,7 +141,7 @@ class PromptReader:
                 f"The prompt has {characters} characters, so at least {least} tokens, and a "
                 f"request may hold {self._max_length} with at least one for the answer. Shorten "
                 "it.",
-                param="prompt",
+                param=field,
                 code="context_length_exceeded",
             )
 

@@ -119,6 +119,17 @@ def test_long_lists_are_refused_before_each_entry_is_looked_at(
     assert (status, found["error"]["param"]) == (400, next(iter(fields)))
 
 
+def test_far_too_long_a_chat_names_its_field(fake: Running) -> None:
+    messages = [{"role": "user", "content": "a" * 3_000_000}]
+    answer = fake.post("/v1/chat/completions", {"messages": messages})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (
+        400,
+        "context_length_exceeded",
+        "messages",
+    )
+
+
 def test_a_prompt_of_ids_that_is_too_long_is_not_decoded(
     fake: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
