@@ -22,7 +22,6 @@ from tests.recorder import install
 from tests.tiny import greedy, save_tiny, tiny_model
 
 DENSE = str(Path(__file__).parents[1] / "dense_attention.py")
-SEEDS = st.integers(0, 2**31)
 
 
 def limits(seqs: int = 64) -> Limits:
