@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
+from plugins.serve.error_answers import answer
 from plugins.serve.lingering import Lingering
 from plugins.serve.protocol.errors import ApiError
 
@@ -44,6 +45,10 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
         async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
             """The application, whose answers to unread bodies say that they end the connection."""
             cycle = self._answering = receive.__self__
+            path, headers = scope["raw_path"], scope["headers"]
+            if len(path) + sum(len(name) + len(value) for name, value in headers) > MOST_HEAD:
+                await answer(TOO_LONG)(scope, receive, send)  # it has come at once
+                return
 
             def tell(message: Any) -> Any:
                 if message["type"] == "http.response.start" and cycle.more_body:
@@ -100,7 +105,10 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
                     self._deadline = self.loop.call_later(seconds, self._late)
 
         def send_400_response(self, msg: str) -> None:
-            self._turn_away(ApiError(msg, code="invalid_http"), "400 Bad Request")
+            if getattr(self, "long_head", False):
+                self._turn_away(TOO_LONG, "431 Request Header Fields Too Large")
+            else:
+                self._turn_away(ApiError(msg, code="invalid_http"), "400 Bad Request")
 
         def shutdown(self) -> None:
             """The server stops. What has not come whole by now is not waited for."""
@@ -184,7 +192,9 @@ TOO_MANY = ApiError(
     headers={"Retry-After": "1"},
 )
 STOPPING = ApiError("The server is stopping.", status=503, code="stopping")
-TOO_LONG = ApiError(f"The headers are longer than {MOST_HEAD} bytes.", code="headers_too_large")
+TOO_LONG = ApiError(
+    f"Path and headers are longer than {MOST_HEAD} bytes.", status=431, code="headers_too_large"
+)
 
 
 def _notice_the_gone(transport: asyncio.Transport, seconds: float) -> None:

@@ -43,7 +43,11 @@ class Request:
         body = bytes(self.fields.get("body", b"null"))
         if not body.startswith(b"{"):
             raise ApiError("body must be a JSON object: the request itself.", param="body")
-        if msgspec.json.decode(body, type=_Streamed).stream:
+        try:
+            streamed = msgspec.json.decode(body, type=_Streamed).stream
+        except RecursionError:
+            raise ApiError("body is nested too deeply.", param="body") from None
+        if streamed:
             raise ApiError("stream must be left out: a batch has no streams.", param="stream")
         return path, body
 
@@ -61,8 +65,9 @@ def survey(path: Path) -> Ids:
     for number, line in _lines(path):
         try:
             found.add(decode(line).custom_id)
-        except (msgspec.MsgspecError, ValueError) as error:
-            why = str(error).replace("`", "")
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            deep = isinstance(error, RecursionError)
+            why = "it is nested too deeply" if deep else str(error).replace("`", "")
             mistakes.append(f'{path}:{number} is no JSON object with a "custom_id": {why}.')
             if len(mistakes) > MOST_TOLD:
                 break
@@ -79,8 +84,11 @@ def survey(path: Path) -> Ids:
 def read(path: Path, done: Ids) -> Iterator[Request]:
     """The requests that are not done, in the order of the file, one at a time."""
     decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-    for _, line in _lines(path):
-        fields = decode(line)
+    for number, line in _lines(path):
+        try:
+            fields = decode(line)
+        except RecursionError:  # how deep is too deep depends on how deep we are
+            raise UserError(f"{path}:{number} is nested too deeply.") from None
         name = msgspec.json.decode(fields["custom_id"], type=str)
         if name not in done:
             # a copy: a Raw keeps its whole line alive
@@ -93,7 +101,7 @@ def _repeats(path: Path, repeated: Ids) -> list[str]:
     for number, line in _lines(path):
         try:
             name = msgspec.json.decode(line, type=_Named).custom_id
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             continue
         if name in repeated and first.setdefault(name, number) != number:
             mistakes.append(

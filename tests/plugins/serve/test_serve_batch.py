@@ -141,14 +141,16 @@ def test_a_request_that_is_wrong_has_an_error_of_openais_form(
 
 
 def test_a_file_with_broken_or_repeated_lines_is_refused(tmp_path: Path) -> None:
+    deep = '{"custom_id": "deep", "body": ' + "[" * 10_000 + "]" * 10_000 + "}"
     source = write(
-        tmp_path / "in", completion("a"), "{", {"url": "x"}, completion("b"), completion("a")
+        tmp_path / "in", completion("a"), "{", {"url": "x"}, completion("b"), completion("a"), deep
     )
     with pytest.raises(UserError) as told:
         survey(source)
     lines = str(told.value).splitlines()
-    assert [text.split(" ", 1)[0] for text in lines] == [f"{source}:{n}" for n in (2, 3, 5)]
-    assert "has the custom_id of line 1, 'a'" in lines[2]
+    assert [text.split(" ", 1)[0] for text in lines] == [f"{source}:{n}" for n in (2, 3, 6, 5)]
+    assert "it is nested too deeply" in lines[2]
+    assert "has the custom_id of line 1, 'a'" in lines[3]
     with pytest.raises(UserError, match="holds no request"):
         survey(write(tmp_path / "empty", ""))
     with pytest.raises(UserError, match="cannot be read"):

@@ -177,6 +177,23 @@ def test_a_head_without_end_is_not_kept_while_an_answer_is_awaited(small: Runnin
     assert "HTTP/1.1 2" not in text[1:]
 
 
+@pytest.mark.parametrize("part", ["path", "header", "headers"])
+def test_a_head_that_comes_at_once_is_not_longer_than_one_in_pieces(
+    small: Running, part: str
+) -> None:
+    long = b"y" * (MOST_HEAD + 1)
+    head = {
+        "path": b"GET /" + long + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "header": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + long + b"\r\n\r\n",
+        "headers": b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+        + (b"X: " + b"y" * 1000 + b"\r\n") * (MOST_HEAD // 1000 + 1)
+        + b"\r\n",
+    }[part]
+    text = talk(small, head.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    assert text.startswith("HTTP/1.1 431 ")
+    assert "headers_too_large" in text
+
+
 def test_a_client_that_goes_ends_the_request_before_the_one_it_sent_last(fake: Running) -> None:
     fake.engine.answer = lambda ids, params, index: [70] * 200
     fake.engine.step = 0.05

@@ -176,7 +176,7 @@ def test_steps_of_the_engine(way: str, words: list[str], request: pytest.Fixture
     alone, beside = offline(words, seconds, tokens), through(served, tokens)
     next(alone), next(beside)
     try:
-        pairs = [(next(alone), next(beside)) for _ in range(6)]
+        pairs = [(next(alone), next(beside)) for _ in range(10)]
     finally:
         alone.close()
         gc.unfreeze()
