@@ -1,4 +1,4 @@
-"""Requests of one connection that are sent without waiting for answers (RFC 9112, section 9.3.2)."""
+"""Requests of one connection that are sent without waiting for answers (RFC 9112, 9.3.2)."""
 
 from __future__ import annotations
 
