@@ -201,7 +201,7 @@ def _ids(value: Any) -> list[int]:
 def _some_ids(value: Any) -> list[int]:
     if ids := _ids(value):
         return ids
-    raise Wrong("at least one token must be allowed; None allows all")
+    raise Wrong("at least one token must be allowed. Leave it out to allow all")
 
 
 def _token(value: Any) -> int:
@@ -253,7 +253,7 @@ RULES: Mapping[str, Callable[[Any], Any]] = {
     "stop": _optional(_texts),
     "stop_token_ids": _optional(_ids),
     "ignore_eos": _flag,
-    "max_tokens": _optional(_integer(1, INT32, ", and None means up to the model's limit")),
+    "max_tokens": _optional(_integer(1, INT32)),
     "min_tokens": _integer(0, INT32, ", and 0 means no minimum"),
     "logprobs": _count,
     "prompt_logprobs": _count,

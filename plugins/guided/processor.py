@@ -90,14 +90,16 @@ class Guided(LogitsProcessor):
         if self._grammars is None:
             return ["answers in a given form need an engine."]
         found = []
+        where = "" if params.structured_outputs is None else "structured_outputs: "
         if params.ignore_eos:
             found.append("ignore_eos would leave an answer in a given form without an end.")
         try:
             form = form_of(params)
             if reason := self._grammars.reason(form, self._gate):
-                found.append(f"this {form.kind} cannot be served: {reason}")
+                kind = "schema" if form.kind == "json" else form.kind
+                found.append(f"{where}this {kind} cannot be served: {reason}")
         except UserError as error:
-            found.append(str(error))
+            found.append(f"{where}{error}")
         return [sentence.replace("\n", " ") for sentence in found]
 
     def __call__(self, logits: Tensor, rows: SampleRows) -> Tensor:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("plait")
 
+MOST_WARNINGS = 20
+LONGEST_NAME = 100  # characters; keys are whatever a client sends, and no client may fill the log
+
 
 class Chain:
     """Processors in the order in which they were named.
@@ -63,7 +66,8 @@ class Chain:
         return not all(processor.only_asked for processor in self.processors.values())
 
     def accepts(self, params: SamplingParams) -> list[str]:
-        """Reasons of the processors. Warns once about each of extra_args that nobody reads."""
+        """Reasons of the processors. Warns once about each of the first extra_args that nobody
+        reads."""
         reasons: list[str] = []
         for name, processor in self.processors.items():
             try:
@@ -71,12 +75,21 @@ class Chain:
                 processor.wants(params)
             except Exception as error:
                 reasons.append(_failed(name, error))
-        unread = set(params.extra_args or ()) - self._warned
-        for key in sorted(key for key in unread if not self._reads(key, params)):
-            self._warned.add(key)
-            names = ", ".join(self.processors) or "none"
-            log.warning("extra_args: nothing reads %r. Logits processors: %s.", key, names)
+        for key in sorted(params.extra_args or ()):
+            if len(self._warned) >= MOST_WARNINGS:
+                break
+            self._warn(key, params)
         return reasons
+
+    def _warn(self, key: str, params: SamplingParams) -> None:
+        name = key[:LONGEST_NAME]
+        if name in self._warned or self._reads(key, params):
+            return
+        self._warned.add(name)
+        names = ", ".join(self.processors) or "none"
+        log.warning("extra_args: nothing reads %r. Logits processors: %s.", name, names)
+        if len(self._warned) == MOST_WARNINGS:
+            log.warning("extra_args: further names that nothing reads are not told.")
 
     def _reads(self, key: str, params: SamplingParams) -> bool:
         """Whether a processor says so by its attribute `extra_args`, or wants a request for it."""

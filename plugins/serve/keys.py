@@ -20,14 +20,17 @@ OPEN = frozenset({"/", "/health", "/metrics", "/version", "/openapi.json"})
 def key_from(variable: str | None) -> str | None:
     """The key in an environment variable; None when none is asked for.
 
-    UserError when the variable is not set: a server that was to be closed must not be open.
+    UserError when the variable is not set, or empty: a server that was to be closed must not be
+    open.
     """
     if variable is None:
         return None
-    key = os.environ.get(variable, "").strip()
+    found = os.environ.get(variable)
+    key = (found or "").strip()
     if not key:
+        state = "not set" if found is None else "empty"
         raise UserError(
-            f"run.api_key_env: the environment variable {variable} is not set, so there is no key "
+            f"run.api_key_env: the environment variable {variable} is {state}, so there is no key "
             "to ask for. Set it, or leave run.api_key_env out."
         )
     return key

@@ -46,6 +46,14 @@ async def read_json(request: Request) -> dict[str, Any]:
             status=415,
             code="unsupported_media_type",
         )
+    coding = request.headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        raise ApiError(
+            f"The body is sent with Content-Encoding {coding[:100]!r}, which this server does not "
+            "read. Send it plain, without that header.",
+            status=415,
+            code="unsupported_media_type",
+        )
     options, room = request.app.state.options, request.app.state.room
     most, seconds = options.max_body, options.client_timeout
     announced = request.headers.get("content-length", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,7 +19,7 @@ from plugins.serve.endpoints.serving import Serving
 from plugins.serve.protocol.chat import ChatRequest
 from plugins.serve.protocol.chat_answers import ChatCompletion
 from plugins.serve.protocol.reading import read
-from plugins.serve.protocol.sampling import check_stream, sampling_params
+from plugins.serve.protocol.sampling import check_stream, refused, sampling_params
 from plugins.serve.protocol.usage import Usage, usage
 from plugins.serve.text.scores import as_vllm
 
@@ -84,6 +85,7 @@ async def chat(request: Request) -> Response | Exchange:
         salt=asked.cache_salt,
         max_tokens=asked.max_completion_tokens or asked.max_tokens,
         arrived=arrived,
+        refusal=partial(refused, form=form, prompt="messages"),
     )
 
 

@@ -35,9 +35,12 @@ def chat_form(serving: Serving, asked: ChatRequest) -> Form | None:
         )
     schemas = _schemas(asked)
     if isinstance(asked.tool_choice, NamedTool):
-        return Form({"json": schemas[asked.tool_choice.function.name]}, "tools")
+        name = asked.tool_choice.function.name
+        return Form({"json": schemas[name]}, "tools", _place(asked, name))
     several = asked.parallel_tool_calls is not False
-    return Form({"grammar": calls(schemas, _tags(serving), several=several)}, "tools")
+    return Form(
+        {"grammar": calls(schemas, _tags(serving), several=several)}, "tools", _place(asked)
+    )
 
 
 def _schemas(asked: ChatRequest) -> dict[str, dict[str, Any]]:
@@ -48,6 +51,15 @@ def _schemas(asked: ChatRequest) -> dict[str, dict[str, Any]]:
         else tool.function.parameters | {"type": "object"}
         for tool in asked.tools or ()
     }
+
+
+def _place(asked: ChatRequest, chosen: str | None = None) -> str:
+    """Where in `tools` the schema is, of the one that is chosen or the only one."""
+    names = [tool.function.name for tool in asked.tools or ()]
+    if chosen is None and len(names) > 1:
+        return ""
+    name = chosen or names[0]
+    return f"[{names.index(name)}].function.parameters ({name})"
 
 
 def _tags(serving: Serving) -> tuple[str | None, str | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -18,7 +19,12 @@ from plugins.serve.endpoints.frames import Frames, encode
 from plugins.serve.endpoints.serving import Serving
 from plugins.serve.protocol.completions import USUAL_TOKENS, Completion, CompletionRequest
 from plugins.serve.protocol.reading import read
-from plugins.serve.protocol.sampling import check_prompts, check_stream, sampling_params
+from plugins.serve.protocol.sampling import (
+    check_prompts,
+    check_stream,
+    refused,
+    sampling_params,
+)
 from plugins.serve.protocol.structured import wanted_form
 from plugins.serve.protocol.usage import Usage, usage
 
@@ -33,7 +39,8 @@ async def completions(request: Request) -> Response | Exchange:
     check_stream(asked)
     priority = serving.check_priority(asked.priority)
     decided = _decided(asked, serving.defaults)
-    params = sampling_params(asked, serving.defaults, wanted_form(asked), **decided)
+    form = wanted_form(asked)
+    params = sampling_params(asked, serving.defaults, form, **decided)
     given = asked.prompts()
     check_prompts(params, len(given))
     serving.client.check_room(len(given) * params.n)
@@ -52,12 +59,16 @@ async def completions(request: Request) -> Response | Exchange:
     tells_usage = bool(options and options.include_usage)
     frames = Frames("text_completion", "cmpl-", serving.info.model, tells_usage=tells_usage)
     works: list[PromptWork] = []
-    for prompt in given:
+    for place, prompt in enumerate(given):
+        which = f"prompt[{place}]" if len(given) > 1 else None
         await asyncio.sleep(0)  # others have their turns between many prompts
-        ids = await serving.prompts.encode(prompt, special) if isinstance(prompt, str) else prompt
-        serving.check_length(ids)
+        if isinstance(prompt, str):
+            ids = await serving.prompts.encode(prompt, special, which)
+        else:
+            ids = prompt
+        serving.check_length(ids, "prompt", which)
         if ids is prompt:
-            serving.check_ids(ids, "prompt")
+            serving.check_ids(ids, "prompt", which)
         echoed = await _echoed(serving, asked, prompt, ids)
         first = len(works) * params.n
         writers = [
@@ -97,6 +108,7 @@ async def completions(request: Request) -> Response | Exchange:
         salt=asked.cache_salt,
         max_tokens=asked.max_tokens,
         arrived=arrived,
+        refusal=partial(refused, form=form, prompt="prompt"),
     )
 
 

@@ -10,6 +10,7 @@ from core.errors import EngineDead
 from plugins.serve.endpoints.serving import Serving, as_api_error
 from plugins.serve.engine.submission import Busy, Refused, Submission
 from plugins.serve.protocol.errors import ApiError
+from plugins.serve.protocol.sampling import refused
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -59,7 +60,7 @@ class Exchange:
     """Called by Starlette as any response. A client that goes away ends its requests.
 
     `first` and `last` are what a stream begins and ends with; `whole` makes the body of an answer
-    that is not streamed.
+    that is not streamed; `refusal` says what the engine has against the request.
     """
 
     def __init__(
@@ -76,11 +77,13 @@ class Exchange:
         salt: str | None = None,
         max_tokens: int | None = None,
         arrived: float | None = None,
+        refusal: Callable[[list[str]], ApiError] = refused,
     ) -> None:
         self._serving, self.works, self._params = serving, works, params
         self._stream, self._first, self._last, self._whole = stream, first, last, whole
         self._priority, self._salt = priority, salt
         self._max_tokens, self._arrived = max_tokens, arrived
+        self._refusal = refusal
         self._gone = False
         self._rest = b""  # events that are not sent yet
 
@@ -96,9 +99,14 @@ class Exchange:
             finally:
                 watch.cancel()
         except EXPECTED as error:
-            raise as_api_error(error) from error
+            raise self._as_api_error(error) from error
         finally:
             self._cancel()
+
+    def _as_api_error(self, error: Exception) -> ApiError:
+        if isinstance(error, Refused):
+            return self._refusal(error.sentences)
+        return as_api_error(error)
 
     async def _submit(self) -> None:
         for work in self.works:
@@ -149,7 +157,7 @@ class Exchange:
             await self._follow_all(send)
             end = self._last()
         except EXPECTED as error:
-            end = b"data: " + as_api_error(error).body() + b"\n\n"
+            end = b"data: " + self._as_api_error(error).body() + b"\n\n"
         except Exception:
             end = b"data: " + BROKEN.body() + b"\n\n"
             await self._finish(send, end)

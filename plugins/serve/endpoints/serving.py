@@ -69,22 +69,32 @@ class Serving:
                 code="model_not_found",
             )
 
-    def check_length(self, ids: Sequence[int]) -> None:
-        """ApiError for a prompt of token ids that leaves no room for an answer."""
+    def check_length(self, ids: Sequence[int], field: str, which: str | None = None) -> None:
+        """ApiError for a prompt without a token, and for one that leaves no room for an answer.
+
+        `which`: the place in the field, of a prompt that is one of several.
+        """
+        name = which or "The prompt"
+        if not ids:
+            raise ApiError(
+                f"{name} is empty. Give at least one token.", param=field, code="invalid_value"
+            )
         if len(ids) >= self.info.max_length:
             raise ApiError(
-                f"The prompt has {len(ids)} tokens, and a request may hold {self.info.max_length} "
+                f"{name} has {len(ids)} tokens, and a request may hold {self.info.max_length} "
                 "with at least one for the answer. Shorten it.",
+                param=field,
                 code="context_length_exceeded",
             )
 
-    def check_ids(self, ids: Sequence[int], field: str) -> None:
-        """ApiError for numbers that are no token ids of this model."""
+    def check_ids(self, ids: Sequence[int], field: str, which: str | None = None) -> None:
+        """ApiError for numbers that are no token ids of this model. `which`: as in
+        `check_length`."""
         end = self.info.vocab_size
         if ids and not 0 <= min(ids) <= max(ids) < end:
             at, wrong = next((at, i) for at, i in enumerate(ids) if not 0 <= i < end)
             raise ApiError(
-                f"Token {at} of {field} is {wrong}. Token ids are whole numbers from 0 to "
+                f"Token {at} of {which or field} is {wrong}. Token ids are whole numbers from 0 to "
                 f"{end - 1}.",
                 param=field,
                 code="invalid_value",

@@ -25,6 +25,11 @@ _NEXT_PART = re.compile(rb'(?:[^"\[{:]++|"(?:[^"\\]++|\\.)*+")*+[\[{:]', re.DOTA
 """From anywhere outside of a string to behind the next bracket, brace or colon outside of one."""
 
 
+_HALF_AT_END = re.compile(rb'(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}[^"\\]{0,4}"[^"]{0,4}\Z')
+"""The first half of a surrogate pair at the end of a string, so near the body's that no other half
+could follow."""
+
+
 class RequestBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request. A field that is null counts as left out, unless null is a value of its own.
 
@@ -51,9 +56,7 @@ def parse(data: bytes) -> dict[str, Any]:
     except RecursionError:
         raise ApiError("The body is nested too deeply.", code="invalid_json") from None
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ApiError(
-            f"The body is not valid JSON: {_plain(str(error))}.", code="invalid_json"
-        ) from None
+        raise _unread(str(error), data) from None
     if not isinstance(found, dict):
         raise ApiError(f"The body must be a JSON object, not {_named(found)}.", code="invalid_json")
     if _depth(found) > DEEPEST:
@@ -130,6 +133,20 @@ def _wrong_type(name: str, complaint: str) -> str:
     sentence, _, path = complaint.partition(" - at `$")
     where = re.sub(r"\[\.\.\.\]", "", path.rstrip("`"))
     return f"{name}{where}: {_plain(sentence[:1].lower() + sentence[1:])}."
+
+
+def _unread(complaint: str, data: bytes) -> ApiError:
+    """What msgspec says of a whole body. It takes half a pair near the end for the end itself."""
+    if "out of range" in complaint:
+        return ApiError("The body holds a number that is too large.", code="invalid_value")
+    cut = "truncated" in complaint and _HALF_AT_END.search(data[-64:])
+    if cut or "surrogate" in complaint:
+        return ApiError(
+            "The body holds half a character: an escape such as \\ud83d is one half of a surrogate "
+            "pair, and the other half does not follow. Send the whole character.",
+            code="invalid_value",
+        )
+    return ApiError(f"The body is not valid JSON: {_plain(complaint)}.", code="invalid_json")
 
 
 def _plain(sentence: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -119,6 +120,9 @@ SAMPLING = (
     "include_stop_str_in_output", "bad_words", "allowed_token_ids", "prompt_logprobs", "extra_args",
 )  # fmt: skip
 """The fields that SamplingParams knows by the same name."""
+FORM = "structured_outputs"
+_OF_A_PROCESSOR = re.compile(rf"^\S+: (?={FORM}: |ignore_eos )")
+"""Which logits processor holds answers to forms is nothing that a client chose."""
 
 
 def sampling_params(
@@ -136,12 +140,13 @@ def sampling_params(
     if lines := _too_large(given):
         raise refused(lines)  # before anything else looks at every entry
     lines = _too_many(given)
+    told = set(map(_subject, lines))  # with the bounds that hold here
     try:
         params = SamplingParams(**given)
     except UserError as error:
-        lines += str(error).splitlines()
+        lines += [line for line in str(error).splitlines() if _subject(line) not in told]
     if lines:
-        raise refused(lines)
+        raise refused(lines, form)
     return params
 
 
@@ -179,16 +184,35 @@ def check_stream(request: GenerationRequest) -> None:
         )
 
 
-def refused(sentences: list[str]) -> ApiError:
-    """The core's reasons why a request cannot run, as an answer of status 400."""
-    first = sentences[0].split(" ", 1)[0].rstrip(":") if sentences else ""
-    known = first in SAMPLING or first in ("logprobs", "structured_outputs")
+def refused(sentences: list[str], form: Form | None = None, prompt: str | None = None) -> ApiError:
+    """The core's reasons why a request cannot run, as an answer of status 400.
+
+    `form` is the one that was asked for, and `prompt` the field that the prompt was made of.
+    """
+    lines, params = [], []
+    for sentence in sentences:
+        sentence = _OF_A_PROCESSOR.sub("", sentence)
+        subject = _subject(sentence)
+        if subject == FORM and form is not None:
+            lines.append(form.name + sentence.removeprefix(FORM))
+            params.append(form.field)
+        elif subject in SAMPLING or subject in ("logprobs", FORM):
+            lines.append(sentence)
+            params.append(subject)
+        else:
+            lines.append(sentence[:1].upper() + sentence[1:])
+            params.append(prompt if sentence.startswith("the prompt ") else None)
     long = any(s.startswith("the prompt has") for s in sentences)
     return ApiError(
-        "\n".join(s[:1].upper() + s[1:] if not known else s for s in sentences),
-        param=first if known else None,
+        "\n".join(lines),
+        param=params[0] if params else None,
         code="context_length_exceeded" if long else "invalid_value",
     )
+
+
+def _subject(sentence: str) -> str:
+    """The parameter that a sentence of the core begins with, if it does."""
+    return sentence.split(" ", 1)[0].rstrip(":")
 
 
 def _too_large(given: Mapping[str, Any]) -> list[str]:

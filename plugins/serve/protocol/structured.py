@@ -59,6 +59,12 @@ class Form(NamedTuple):
 
     values: dict[str, Any]
     field: str  # of the request that asked for it
+    within: str = ""  # where in that field
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return self.field + self.within
 
 
 def wanted_form(request: StructuredFields) -> Form | None:

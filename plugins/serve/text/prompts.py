@@ -14,6 +14,13 @@ from plugins.serve.protocol.errors import ApiError
 
 THREADS = 2
 SHORT = 2000  # characters that take less time than a change of threads
+OURS = frozenset(
+    {
+        "messages", "conversations", "conversation", "tools", "chat_template", "tokenize",
+        "add_generation_prompt", "continue_final_message", "return_assistant_tokens_mask",
+    }
+)  # fmt: skip
+"""Names that a template gets from the request's own fields, or that rendering it needs."""
 MESSAGE = 50  # characters that a message, and a tool, count as beside their own
 
 Value = TypeVar("Value")
@@ -51,12 +58,17 @@ class PromptReader:
         """Whether there is text at all."""
         return self._tokenizer is not None
 
-    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a text. ApiError for half a character, or far more text than fits."""
+    async def encode(
+        self, text: str, add_special_tokens: bool = True, which: str | None = None
+    ) -> list[int]:
+        """Token ids of a text. ApiError for half a character, or far more text than fits.
+
+        `which`: the name of one of several prompts.
+        """
         tokenizer = self.tokenizer
 
         def encode() -> list[int]:
-            self._check_length(len(text), "prompt")
+            self._check_length(len(text), "prompt", which or "The prompt")
             return tokenizer.encode(text, add_special_tokens)
 
         return await self._run(encode, "prompt", len(text))
@@ -77,16 +89,15 @@ class PromptReader:
         """
         tokenizer, variables = self.tokenizer, variables or {}
         size = sum(_size(message) for message in messages) + sum(map(_size, tools or ()))
-        for name in ("chat_template", "tools", "add_generation_prompt", "continue_final_message"):
-            if name in variables:
-                raise ApiError(
-                    f"chat_template_kwargs cannot hold {name}.",
-                    param="chat_template_kwargs",
-                    code="invalid_value",
-                )
+        if taken := sorted(OURS & variables.keys()):
+            raise ApiError(
+                f"chat_template_kwargs cannot hold {', '.join(taken)}: the server sets it itself.",
+                param="chat_template_kwargs",
+                code="invalid_value",
+            )
 
         def render() -> ChatPrompt:
-            self._check_length(size, "messages")
+            self._check_length(size, "messages", "The chat")
             text, ids = tokenizer.chat(
                 messages,
                 tools=tools,
@@ -128,7 +139,7 @@ class PromptReader:
         except UserError as error:
             raise ApiError(str(error), param=field, code="invalid_value") from error
 
-    def _check_length(self, characters: int, field: str) -> None:
+    def _check_length(self, characters: int, field: str, name: str) -> None:
         """Refuse what cannot fit before minutes are spent on counting its tokens."""
         if characters <= 8 * self._max_length:
             return
@@ -138,7 +149,7 @@ class PromptReader:
         least = characters // max(self._longest, 1)
         if least >= self._max_length:
             raise ApiError(
-                f"The prompt has {characters} characters, so at least {least} tokens, and a "
+                f"{name} has {characters} characters, so at least {least} tokens, and a "
                 f"request may hold {self._max_length} with at least one for the answer. Shorten "
                 "it.",
                 param=field,

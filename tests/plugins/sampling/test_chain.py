@@ -206,6 +206,15 @@ def test_extra_args_that_nobody_reads_are_named_once(caplog: pytest.LogCaptureFi
     assert "'forbud'" in caplog.text
 
 
+def test_no_client_can_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    asked = sampler("forbid")
+    with caplog.at_level(logging.WARNING, "plait"):
+        for number in range(100):
+            assert asked.accepts(greedy(**{f"{number:03}" + "x" * 10_000: 1})) == []
+    assert len(caplog.records) == 21  # the last says that there will be no more
+    assert max(len(record.getMessage()) for record in caplog.records) < 200
+
+
 def test_a_processor_may_name_what_it_reads(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,29 @@ def test_what_is_only_long_is_read(body: dict[str, Any]) -> None:
     assert parse(json.dumps(body).encode()) == body
 
 
+HALF, LARGE, BROKEN = "half a character", "a number that is too large", "not valid JSON"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (r'{"a": "\ud800"}', HALF),
+        (r'{"a": ["\ud83dxy"]}', HALF),
+        (r'{"a": "\\\ud800"}', HALF),
+        (r'{"a": "\ud800", "b": "something else"}', HALF),
+        (r'{"a": "\ude00"}', HALF),
+        (r'{"\ud800": 1}', HALF),
+        (r'{"a": "\ud83d', BROKEN),  # it ends too soon
+        (r'{"a": "\\ud800"', BROKEN),
+        ('{"a": ' + "9" * 5000 + "}", LARGE),
+        ('{"a": [-1e999]}', LARGE),
+    ],
+)
+def test_what_is_json_and_cannot_be_read_is_called_by_its_name(body: str, says: str) -> None:
+    with pytest.raises(ApiError, match=says):
+        parse(body.encode())
+
+
 JSON = st.recursive(
     st.integers() | st.text('[]{}:,"\\ \nä', max_size=8),
     lambda inner: (

@@ -107,9 +107,10 @@ def test_who_can_reach_it_is_said(host: str, more: bool) -> None:
 def test_a_key_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PLAIT_TEST_KEY", raising=False)
 
-    assert "PLAIT_TEST_KEY is not set" in refuse(
-        tmp_path, "run.api_key_env=PLAIT_TEST_KEY", "run.port=0"
-    )
+    asked = ("run.api_key_env=PLAIT_TEST_KEY", "run.port=0")
+    assert "PLAIT_TEST_KEY is not set" in refuse(tmp_path, *asked)
+    monkeypatch.setenv("PLAIT_TEST_KEY", " ")
+    assert "PLAIT_TEST_KEY is empty" in refuse(tmp_path, *asked)
 
 
 def test_what_keeps_it_from_starting_is_a_sentence_and_a_status(

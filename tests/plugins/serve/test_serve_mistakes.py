@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -32,17 +33,20 @@ def refused(answer: httpx.Response, status: int = 400) -> Any:
     [
         ({}, "prompt", "prompt is missing"),
         ({"prompt": None}, "prompt", "prompt is missing"),
-        ({"prompt": ""}, None, "prompt is empty"),
+        ({"prompt": ""}, "prompt", "prompt is empty"),
         ({"prompt": []}, "prompt", "prompt is empty"),
-        ({"prompt": [[]]}, None, "prompt is empty"),
+        ({"prompt": [[]]}, "prompt", "prompt is empty"),
+        ({"prompt": ["a", ""]}, "prompt", "prompt[1] is empty"),
         ({"prompt": 3}, "prompt", "expected"),
         ({"prompt": ["a", 1]}, "prompt", "mixes"),
         ({"prompt": [[1], "a"]}, "prompt", "mixes"),
         ({"prompt": [1.5]}, "prompt", "expected"),
         ({"prompt": [True]}, "prompt", "expected"),
-        ({"prompt": "a\ud800"}, None, ""),
-        ({"prompt": [1] * 256}, None, "256 tokens"),
-        ({"prompt": [[1], [1] * 256]}, None, "256 tokens"),
+        ({"prompt": "a\ud800"}, None, "half a character"),
+        ({"prompt": [1] * 256}, "prompt", "The prompt has 256 tokens"),
+        ({"prompt": [[1], [1] * 256]}, "prompt", "prompt[1] has 256 tokens"),
+        ({"prompt": ["a", "a" * 100_000]}, "prompt", "prompt[1] has 100000 characters"),
+        ({"prompt": [[1], [999]]}, "prompt", "Token 0 of prompt[1] is 999"),
         ({"prompt": ["a"] * 9, "n": 128}, None, "asks for 1152 answers, and no more than 1024"),
         ({"prompt": "a", "temprature": 1}, "temprature", "Did you mean temperature"),
         ({"prompt": "a", "temperature": "1"}, "temperature", "expected float"),
@@ -56,12 +60,12 @@ def refused(answer: httpx.Response, status: int = 400) -> Any:
         ({"prompt": "a", "n": 129}, "n", "at most 128"),
         ({"prompt": "a", "n": 2, "temperature": 0}, "n", "temperature 0"),
         ({"prompt": "a", "n": 1.5}, "n", "expected int"),
-        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"prompt": "a", "max_tokens": 0}, "max_tokens", "is 0: it must be at least 1."),
         ({"prompt": "a", "max_tokens": 10**30}, "max_tokens", "at most"),
         ({"prompt": "a", "min_tokens": 5, "max_tokens": 4}, "min_tokens", "max_tokens"),
         ({"prompt": "a", "seed": 2**70}, "seed", "at most"),
         ({"prompt": "a", "presence_penalty": 2.5}, "presence_penalty", "at most 2"),
-        ({"prompt": "a", "repetition_penalty": 0}, "repetition_penalty", "more than 0"),
+        ({"prompt": "a", "repetition_penalty": 0}, "repetition_penalty", "from 0.01 to 100"),
         ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "token id"),
         ({"prompt": "a", "logit_bias": {"999": 1}}, "logit_bias", "300"),
         ({"prompt": "a", "logit_bias": {"1": "x"}}, "logit_bias", "expected float"),
@@ -78,7 +82,7 @@ def refused(answer: httpx.Response, status: int = 400) -> Any:
         ({"prompt": "a", "bad_words": ["x" * 128] * 129}, "bad_words", "16512 characters"),
         ({"prompt": ["a"] * 65, "bad_words": ["x" * 128] * 127}, "prompt", "Split the request"),
         ({"prompt": "a", "stop_token_ids": [999]}, "stop_token_ids", "300"),
-        ({"prompt": "a", "allowed_token_ids": []}, "allowed_token_ids", ""),
+        ({"prompt": "a", "allowed_token_ids": []}, "allowed_token_ids", "Leave it out"),
         ({"prompt": "a", "allowed_token_ids": [-1]}, "allowed_token_ids", "token id"),
         ({"prompt": "a", "bad_words": ["x"] * 300}, "bad_words", "at most 256"),
         ({"prompt": "a", "logprobs": 21}, "logprobs", "from 0 to 20"),
@@ -143,8 +147,10 @@ def test_completions_name_the_mistake(
         ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format", "xml"),
         ({"messages": HELLO, "chat_template_kwargs": {"tools": []}}, "chat_template_kwargs",
          "tools"),
-        ({"messages": HELLO, "chat_template_kwargs": {"messages": []}}, "messages",
-         "cannot be given"),
+        ({"messages": HELLO, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs",
+         "cannot hold messages"),
+        ({"messages": HELLO, "guided_json": "x"}, "guided_json", "guided_json is"),
+        ({"messages": [{"role": "user", "content": "a" * 400}]}, "messages", "tokens"),
         ({"messages": HELLO, "continue_final_message": True, "add_generation_prompt": True},
          "messages", "choose one"),
         ({"messages": HELLO, "echo": True}, "echo", "Only /v1/completions"),
@@ -163,6 +169,20 @@ def test_all_mistakes_are_told_at_once(fake: Running) -> None:
         assert name in error.message
     error = refused(fake.post(TEXT, {"prompt": "a", "top_p": 7, "min_p": 7}))
     assert error.message.count("at most 1") == 2
+
+
+@pytest.mark.parametrize(("field", "value"), [("repetition_penalty", 0), ("n", 2**15)])
+def test_a_field_has_one_bound(fake: Running, field: str, value: int) -> None:
+    assert len(refused(fake.post(TEXT, {"prompt": "a", field: value})).message.splitlines()) == 1
+
+
+def test_a_body_that_is_packed_is_refused(fake: Running) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    error = refused(fake.http.post(TEXT, content=gzip.compress(b"{}"), headers=headers), 415)
+    assert "'gzip'" in error.message
+    assert "Send it plain" in error.message
+    plain = headers | {"Content-Encoding": "identity"}
+    assert fake.http.post(TEXT, content=b'{"prompt": "a"}', headers=plain).status_code == 200
 
 
 @pytest.mark.parametrize(

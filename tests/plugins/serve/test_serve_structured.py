@@ -93,6 +93,40 @@ def test_what_cannot_be_served_is_a_mistake_of_the_client(server: Launched, form
         ask(server, extra_body={"structured_outputs": form})
 
 
+BAD: Any = {"properties": {"a": {"type": "zzz"}}}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in (("good", {}), ("bad", BAD))
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "begins"),
+    [
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "bad"}}},
+         "tools", "tools[1].function.parameters (bad): this schema cannot be served: "),
+        ({"tools": TOOLS[1:], "tool_choice": "required"},
+         "tools", "tools[0].function.parameters (bad): "),
+        ({"tools": TOOLS, "tool_choice": "required"}, "tools", "tools: "),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": BAD}}},
+         "response_format", "response_format: this schema cannot be served: "),
+        ({"guided_json": BAD}, "guided_json", "guided_json: this schema cannot"),
+        ({"guided_regex": "(a"}, "guided_regex", "guided_regex: this regex cannot"),
+        ({"structured_outputs": {"json": BAD}}, "structured_outputs", "structured_outputs: this"),
+        ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos",
+         "ignore_eos would leave"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_form_that_cannot_be_served_is_called_by_its_field(
+    server: Launched, asked: dict[str, Any], param: str, begins: str, stream: bool
+) -> None:
+    answer = server.post("/v1/chat/completions", {"messages": QUESTION, "stream": stream} | asked)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert error["message"].startswith(begins)
+
+
 OF_STRANGERS: dict[str, tuple[dict[str, Any], str | None]] = {
     "takes a minute to read": ({"json": {"type": "integer", "multipleOf": 7654321}}, "computing"),
     "overflows the stack": (
