@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,10 +44,21 @@ class PromptLogprobs:
 
     def asked(self, plan: StepPlan) -> bool:
         """Whether `of_step` will read hidden states of more than sampled tokens."""
-        return bool(self._wanted) and any(
-            row in self._wanted and start + 1 < len(self._wanted[row][1])
-            for row, start in zip(plan.rows.tolist(), plan.starts.tolist(), strict=True)
-        )
+        return next(self._of_plan(plan), None) is not None
+
+    def _of_plan(self, plan: StepPlan) -> Iterator[tuple[int, int, int, Ints]]:
+        """Of each request that wants them in this step: b, how many of the best, the place of its
+        first token in the step, and the prompt tokens that follow its tokens."""
+        if not self._wanted:
+            return
+        firsts = np.cumsum(plan.counts) - plan.counts
+        for b, row in enumerate(plan.rows.tolist()):
+            if row in self._wanted:
+                count, prompt = self._wanted[row]
+                next_one = int(plan.starts[b]) + 1
+                targets = prompt[next_one : next_one + int(plan.counts[b])]
+                if len(targets):
+                    yield b, count, int(firsts[b]), targets
 
     def of_step(
         self, plan: StepPlan, hidden: Tensor, to_logits: Callable[[Tensor], Tensor]
@@ -57,30 +68,20 @@ class PromptLogprobs:
 
         On CUDA they are on their way to the host when this returns.
         """
-        if not self._wanted:
-            return {}
         tensors: list[Tensor] = []
         places: list[tuple[int, int]] = []  # b, and how many of the best
-        ends = np.cumsum(plan.counts)
-        for b, row in enumerate(plan.rows.tolist()):
-            if row not in self._wanted:
-                continue
-            count, prompt = self._wanted[row]
-            start, size = int(plan.starts[b]), int(plan.counts[b])
-            targets = prompt[start + 1 : start + size + 1]
-            if len(targets):
-                first = int(ends[b]) - size
-                (tokens,) = self._staging.send(targets.astype(np.int64))
-                parts = [
-                    prompt_scores(to_logits(some), ids, count)
-                    for some, ids in zip(
-                        hidden[first : first + len(targets)].split(PART),
-                        tokens.split(PART),
-                        strict=True,
-                    )
-                ]
-                tensors += [tokens, *map(torch.cat, zip(*parts, strict=True))]
-                places.append((b, count))
+        for b, count, first, targets in self._of_plan(plan):
+            (tokens,) = self._staging.send(targets.astype(np.int64))
+            parts = [
+                prompt_scores(to_logits(some), ids, count)
+                for some, ids in zip(
+                    hidden[first : first + len(targets)].split(PART),
+                    tokens.split(PART),
+                    strict=True,
+                )
+            ]
+            tensors += [tokens, *map(torch.cat, zip(*parts, strict=True))]
+            places.append((b, count))
         if not places:
             return {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from http import HTTPStatus
 from typing import Any
 
 from plugins.serve.error_answers import answer
@@ -22,7 +23,9 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
     installed, else h11, which is slower.
     """
     too_late = ApiError(
-        f"The headers did not arrive within {seconds:g} seconds.", code="request_timeout"
+        f"The headers did not arrive within {seconds:g} seconds.",
+        status=408,
+        code="request_timeout",
     )
     base: Any
     try:
@@ -62,7 +65,7 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
             super().connection_made(Lingering(transport, seconds, self._has_unread))
             _notice_the_gone(transport, seconds)
             if len(self.connections) > most:
-                self._turn_away(TOO_MANY, "503 Service Unavailable")
+                self._turn_away(TOO_MANY)
             else:
                 self._deadline = self.loop.call_later(seconds, self._late)
 
@@ -100,15 +103,14 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
             elif before is None or not before.more_body or len(before.body) == held:
                 self._head += len(data)  # or what is behind a body, as endless as a head may be
                 if self._head > MOST_HEAD:
-                    self._turn_away(TOO_LONG, "431 Request Header Fields Too Large")
+                    self._turn_away(TOO_LONG)
                 elif self._deadline is None and (before is None or before.response_complete):
                     self._deadline = self.loop.call_later(seconds, self._late)
 
         def send_400_response(self, msg: str) -> None:
-            if getattr(self, "long_head", False):
-                self._turn_away(TOO_LONG, "431 Request Header Fields Too Large")
-            else:
-                self._turn_away(ApiError(msg, code="invalid_http"), "400 Bad Request")
+            # httptools cannot take a path apart that is too long, and does not say so
+            long = len(getattr(self, "url", b"")) > MOST_HEAD
+            self._turn_away(TOO_LONG if long else ApiError(msg, code="invalid_http"))
 
         def shutdown(self) -> None:
             """The server stops. What has not come whole by now is not waited for."""
@@ -116,7 +118,7 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
             if self.transport.is_closing():
                 self.transport.end()
             elif cycle is not None and cycle.more_body and not cycle.response_started:
-                self._turn_away(STOPPING, "503 Service Unavailable")
+                self._turn_away(STOPPING)
             super().shutdown()
 
         def _waits(self) -> None:
@@ -136,7 +138,7 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
         def _late(self) -> None:
             self._deadline = None
             if self._head:
-                self._turn_away(too_late, "408 Request Timeout")
+                self._turn_away(too_late)
             else:
                 self.transport.close()
 
@@ -146,7 +148,7 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
                 self._deadline.cancel()
                 self._deadline = None
 
-        def _turn_away(self, error: ApiError, status: str) -> None:
+        def _turn_away(self, error: ApiError) -> None:
             self._stop_clock()
             if self.transport.is_closing():
                 return
@@ -162,7 +164,7 @@ def protocol(most: int, seconds: float) -> type[asyncio.Protocol]:
                     return
             body = error.body()
             lines = [
-                f"HTTP/1.1 {status}",
+                f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}",
                 "content-type: application/json",
                 f"content-length: {len(body)}",
                 "connection: close",

@@ -7,8 +7,6 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from plugins.serve.connections import MOST_HEAD
-
 MOST_AHEAD = 8  # requests that wait behind another one until no more are read
 
 
@@ -41,13 +39,6 @@ class ExactProtocol(HttpToolsProtocol):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.parser = Parser(self)
-        self.long_head = False  # the reason why a request is refused
-
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        if len(self.url) > MOST_HEAD:  # llhttp would take it, and then fail to take it apart
-            self.long_head = True
-            raise ValueError("too long a path")
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():

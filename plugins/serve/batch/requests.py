@@ -21,6 +21,9 @@ class _Named(msgspec.Struct):
     custom_id: str
 
 
+_NAMED = msgspec.json.Decoder(_Named)
+
+
 class _Streamed(msgspec.Struct):
     stream: Any = None
 
@@ -61,13 +64,11 @@ class Request:
 def survey(path: Path) -> Ids:
     """The names of all requests. UserError with every line that has none, or a name once more."""
     found, mistakes = Ids(), []
-    decode = msgspec.json.Decoder(_Named).decode
     for number, line in _lines(path):
         try:
-            found.add(decode(line).custom_id)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            deep = isinstance(error, RecursionError)
-            why = "it is nested too deeply" if deep else str(error).replace("`", "")
+            found.add(_name(line))
+        except (msgspec.MsgspecError, ValueError) as error:
+            why = str(error).replace("`", "")
             mistakes.append(f'{path}:{number} is no JSON object with a "custom_id": {why}.')
             if len(mistakes) > MOST_TOLD:
                 break
@@ -95,13 +96,21 @@ def read(path: Path, done: Ids) -> Iterator[Request]:
             yield Request(name, {key: raw.copy() for key, raw in fields.items()})
 
 
+def _name(line: bytes) -> str:
+    """Of the request in a line. MsgspecError or ValueError if it has none."""
+    try:
+        return _NAMED.decode(line).custom_id
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def _repeats(path: Path, repeated: Ids) -> list[str]:
     first: dict[str, int] = {}
     mistakes = []
     for number, line in _lines(path):
         try:
-            name = msgspec.json.decode(line, type=_Named).custom_id
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+            name = _name(line)
+        except (msgspec.MsgspecError, ValueError):
             continue
         if name in repeated and first.setdefault(name, number) != number:
             mistakes.append(

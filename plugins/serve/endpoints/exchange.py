@@ -99,14 +99,9 @@ class Exchange:
             finally:
                 watch.cancel()
         except EXPECTED as error:
-            raise self._as_api_error(error) from error
+            raise as_api_error(error, self._refusal) from error
         finally:
             self._cancel()
-
-    def _as_api_error(self, error: Exception) -> ApiError:
-        if isinstance(error, Refused):
-            return self._refusal(error.sentences)
-        return as_api_error(error)
 
     async def _submit(self) -> None:
         for work in self.works:
@@ -157,7 +152,7 @@ class Exchange:
             await self._follow_all(send)
             end = self._last()
         except EXPECTED as error:
-            end = b"data: " + self._as_api_error(error).body() + b"\n\n"
+            end = b"data: " + as_api_error(error, self._refusal).body() + b"\n\n"
         except Exception:
             end = b"data: " + BROKEN.body() + b"\n\n"
             await self._finish(send, end)

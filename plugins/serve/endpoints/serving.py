@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -129,14 +129,17 @@ def _holds_forms(config: Config) -> bool:
     return found and not registry.processors.entry(name).missing()
 
 
-def as_api_error(error: Exception) -> ApiError:
-    """What is wrong with a request, or the engine had against it. Others are raised again."""
+def as_api_error(error: Exception, refusal: Callable[[list[str]], ApiError] = refused) -> ApiError:
+    """What is wrong with a request, or the engine had against it. Others are raised again.
+
+    `refusal` makes it of the engine's sentences.
+    """
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):
         return ApiError(str(error), code="invalid_value")
     if isinstance(error, Refused):
-        return refused(error.sentences)
+        return refusal(error.sentences)
     if isinstance(error, Busy):
         return ApiError(
             "Too many requests are waiting. Try again later.",
